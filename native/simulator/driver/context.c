@@ -179,30 +179,16 @@ int sim_primary_release(int device) {
     return primary_drop(device, false);
 }
 
-SIM_EXPORT abi_result cuDevicePrimaryCtxRelease_v2(abi_device device) {
-    SIM_ENTER("cuDevicePrimaryCtxRelease_v2");
-    return primary_drop(device, false);
-}
-SIM_EXPORT abi_result cuDevicePrimaryCtxRelease(abi_device device) {
-    SIM_ENTER("cuDevicePrimaryCtxRelease");
-    return primary_drop(device, false);
-}
-SIM_EXPORT abi_result cuDevicePrimaryCtxReset_v2(abi_device device) {
-    SIM_ENTER("cuDevicePrimaryCtxReset_v2");
-    return primary_drop(device, true);
-}
-SIM_EXPORT abi_result cuDevicePrimaryCtxReset(abi_device device) {
-    SIM_ENTER("cuDevicePrimaryCtxReset");
-    return primary_drop(device, true);
-}
+SIM_ROW(cuDevicePrimaryCtxRelease_v2, (abi_device device), primary_drop(device, false))
+SIM_ROW(cuDevicePrimaryCtxRelease, (abi_device device), primary_drop(device, false))
+SIM_ROW(cuDevicePrimaryCtxReset_v2, (abi_device device), primary_drop(device, true))
+SIM_ROW(cuDevicePrimaryCtxReset, (abi_device device), primary_drop(device, true))
 SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags_v2(abi_device device, unsigned flags) {
     SIM_ENTER("cuDevicePrimaryCtxSetFlags_v2");
     (void)flags;
     return device >= 0 && device < sim.device_count ? ABI_SUCCESS : ABI_ERROR_INVALID_DEVICE;
 }
-SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags(abi_device device, unsigned flags) {
-    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
-}
+SIM_SAME(cuDevicePrimaryCtxSetFlags, (abi_device device, unsigned flags), cuDevicePrimaryCtxSetFlags_v2(device, flags))
 SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *flags, int *active) {
     SIM_ENTER("cuDevicePrimaryCtxGetState");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
@@ -230,25 +216,16 @@ static int create(abi_context *out, unsigned flags, abi_device device) {
     return push(context);
 }
 
-SIM_EXPORT abi_result cuCtxCreate_v4(abi_context *out, void *parameters, unsigned flags, abi_device device) {
-    SIM_ENTER("cuCtxCreate_v4");
-    (void)parameters;
-    return create(out, flags, device);
-}
+SIM_ROW(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi_device device),
+        create(out, flags, device))
 SIM_EXPORT abi_result cuCtxCreate_v3(abi_context *out, void *affinity, int count, unsigned flags, abi_device device) {
     SIM_ENTER("cuCtxCreate_v3");
     (void)affinity;
     if (count != 0) return ABI_ERROR_NOT_SUPPORTED;
     return create(out, flags, device);
 }
-SIM_EXPORT abi_result cuCtxCreate_v2(abi_context *out, unsigned flags, abi_device device) {
-    SIM_ENTER("cuCtxCreate_v2");
-    return create(out, flags, device);
-}
-SIM_EXPORT abi_result cuCtxCreate(abi_context *out, unsigned flags, abi_device device) {
-    SIM_ENTER("cuCtxCreate");
-    return create(out, flags, device);
-}
+SIM_ROW(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), create(out, flags, device))
+SIM_ROW(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), create(out, flags, device))
 
 static int destroy(abi_context handle) {
     struct sim_context *context = (struct sim_context *)handle;
@@ -260,14 +237,8 @@ static int destroy(abi_context handle) {
     return sim_context_finish(context);
 }
 
-SIM_EXPORT abi_result cuCtxDestroy_v2(abi_context context) {
-    SIM_ENTER("cuCtxDestroy_v2");
-    return destroy(context);
-}
-SIM_EXPORT abi_result cuCtxDestroy(abi_context context) {
-    SIM_ENTER("cuCtxDestroy");
-    return destroy(context);
-}
+SIM_ROW(cuCtxDestroy_v2, (abi_context context), destroy(context))
+SIM_ROW(cuCtxDestroy, (abi_context context), destroy(context))
 
 SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
     SIM_ENTER("cuCtxSetCurrent");
@@ -312,9 +283,7 @@ SIM_EXPORT abi_result cuCtxPushCurrent(abi_context handle) {
     pthread_mutex_unlock(&sim.lock);
     return attached ? ABI_ERROR_INVALID_VALUE : cuCtxPushCurrent_v2(handle);
 }
-SIM_EXPORT abi_result cuCtxPopCurrent(abi_context *context) {
-    return cuCtxPopCurrent_v2(context);
-}
+SIM_SAME(cuCtxPopCurrent, (abi_context * context), cuCtxPopCurrent_v2(context))
 
 SIM_EXPORT abi_result cuCtxGetDevice(abi_device *device) {
     SIM_ENTER("cuCtxGetDevice");

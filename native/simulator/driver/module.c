@@ -211,22 +211,11 @@ static int read_file(const char *path, char **text) {
     return ABI_ERROR_INVALID_IMAGE;
 }
 
-SIM_EXPORT abi_result cuModuleLoadData(struct sim_module **module, const void *image) {
-    SIM_ENTER("cuModuleLoadData");
-    return load_into_current(module, image);
-}
-SIM_EXPORT abi_result cuModuleLoadDataEx(struct sim_module **module, const void *image, unsigned count, int *options,
-                                         void **values) {
-    SIM_ENTER("cuModuleLoadDataEx");
-    (void)count;
-    (void)options;
-    (void)values;
-    return load_into_current(module, image);
-}
-SIM_EXPORT abi_result cuModuleLoadFatBinary(struct sim_module **module, const void *image) {
-    SIM_ENTER("cuModuleLoadFatBinary");
-    return load_into_current(module, image);
-}
+SIM_ROW(cuModuleLoadData, (struct sim_module * *module, const void *image), load_into_current(module, image))
+SIM_ROW(cuModuleLoadDataEx,
+        (struct sim_module * *module, const void *image, unsigned count, int *options, void **values),
+        load_into_current(module, image))
+SIM_ROW(cuModuleLoadFatBinary, (struct sim_module * *module, const void *image), load_into_current(module, image))
 SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path) {
     SIM_ENTER("cuModuleLoad");
     char *text;
@@ -235,14 +224,10 @@ SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path)
     free(text);
     return result;
 }
-SIM_EXPORT abi_result cuModuleUnload(struct sim_module *module) {
-    SIM_ENTER("cuModuleUnload");
-    return module_of(module) && !module->context ? ABI_ERROR_NOT_PERMITTED : module_end(module);
-}
-SIM_EXPORT abi_result cuModuleGetFunction(struct sim_function **function, struct sim_module *module, const char *name) {
-    SIM_ENTER("cuModuleGetFunction");
-    return find_function(module, name, function);
-}
+SIM_ROW(cuModuleUnload, (struct sim_module * module),
+        module_of(module) && !module->context ? ABI_ERROR_NOT_PERMITTED : module_end(module))
+SIM_ROW(cuModuleGetFunction, (struct sim_function * *function, struct sim_module *module, const char *name),
+        find_function(module, name, function))
 SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
     SIM_ENTER("cuModuleGetLoadingMode");
     if (!mode) return ABI_ERROR_INVALID_VALUE;
@@ -276,14 +261,9 @@ SIM_EXPORT abi_result cuLibraryLoadFromFile(struct sim_module **library, const c
     free(text);
     return result;
 }
-SIM_EXPORT abi_result cuLibraryUnload(struct sim_module *library) {
-    SIM_ENTER("cuLibraryUnload");
-    return module_end(library);
-}
-SIM_EXPORT abi_result cuLibraryGetKernel(struct sim_function **kernel, struct sim_module *library, const char *name) {
-    SIM_ENTER("cuLibraryGetKernel");
-    return find_function(library, name, kernel);
-}
+SIM_ROW(cuLibraryUnload, (struct sim_module * library), module_end(library))
+SIM_ROW(cuLibraryGetKernel, (struct sim_function * *kernel, struct sim_module *library, const char *name),
+        find_function(library, name, kernel))
 SIM_EXPORT abi_result cuLibraryGetModule(struct sim_module **module, struct sim_module *library) {
     SIM_ENTER("cuLibraryGetModule");
     if (!module || !module_of(library)) return ABI_ERROR_INVALID_HANDLE;
@@ -304,15 +284,10 @@ static int function_attribute(int *value, int attribute, const struct sim_functi
     *value = VALUES[attribute];
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuFuncGetAttribute(int *value, int attribute, struct sim_function *function) {
-    SIM_ENTER("cuFuncGetAttribute");
-    return function_attribute(value, attribute, function);
-}
-SIM_EXPORT abi_result cuKernelGetAttribute(int *value, int attribute, struct sim_function *kernel, abi_device device) {
-    SIM_ENTER("cuKernelGetAttribute");
-    (void)device;
-    return function_attribute(value, attribute, kernel);
-}
+SIM_ROW(cuFuncGetAttribute, (int *value, int attribute, struct sim_function *function),
+        function_attribute(value, attribute, function))
+SIM_ROW(cuKernelGetAttribute, (int *value, int attribute, struct sim_function *kernel, abi_device device),
+        function_attribute(value, attribute, kernel))
 SIM_EXPORT abi_result cuFuncSetAttribute(struct sim_function *function, int attribute, int value) {
     SIM_ENTER("cuFuncSetAttribute");
     (void)attribute;

@@ -363,3 +363,14 @@ int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const
             if (early) return early;                                                                                   \
         }                                                                                                              \
     } while (0)
+
+/* An entry point that another function serves, and one that is the same as another entry point. */
+#define SIM_ROW(name, parameters, call)     \
+    SIM_EXPORT abi_result name parameters { \
+        SIM_ENTER(#name);                   \
+        return call;                        \
+    }
+#define SIM_SAME(name, parameters, call)    \
+    SIM_EXPORT abi_result name parameters { \
+        return call;                        \
+    }

@@ -8,14 +8,9 @@ static int alloc_async(abi_devptr *pointer, size_t bytes, abi_stream stream) {
     return sim_pool_allocate(NULL, context->device, bytes, pointer);
 }
 
-SIM_EXPORT abi_result cuMemAllocAsync(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    SIM_ENTER("cuMemAllocAsync");
-    return alloc_async(pointer, bytes, stream);
-}
-SIM_EXPORT abi_result cuMemAllocAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_stream stream) {
-    SIM_ENTER("cuMemAllocAsync_ptsz");
-    return alloc_async(pointer, bytes, sim_own(stream));
-}
+SIM_ROW(cuMemAllocAsync, (abi_devptr * pointer, size_t bytes, abi_stream stream), alloc_async(pointer, bytes, stream))
+SIM_ROW(cuMemAllocAsync_ptsz, (abi_devptr * pointer, size_t bytes, abi_stream stream),
+        alloc_async(pointer, bytes, sim_own(stream)))
 SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes, abi_pool pool, abi_stream stream) {
     SIM_ENTER("cuMemAllocFromPoolAsync");
     SIM_STREAM(stream, context, object);
@@ -24,10 +19,8 @@ SIM_EXPORT abi_result cuMemAllocFromPoolAsync(abi_devptr *pointer, size_t bytes,
     if (!pool) return ABI_ERROR_INVALID_VALUE;
     return sim_pool_allocate((struct sim_pool *)pool, context->device, bytes, pointer);
 }
-SIM_EXPORT abi_result cuMemAllocFromPoolAsync_ptsz(abi_devptr *pointer, size_t bytes, abi_pool pool,
-                                                   abi_stream stream) {
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, sim_own(stream));
-}
+SIM_SAME(cuMemAllocFromPoolAsync_ptsz, (abi_devptr * pointer, size_t bytes, abi_pool pool, abi_stream stream),
+         cuMemAllocFromPoolAsync(pointer, bytes, pool, sim_own(stream)))
 SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     SIM_ENTER("cuMemFreeAsync");
     SIM_STREAM(stream, context, object);
@@ -43,6 +36,4 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
-SIM_EXPORT abi_result cuMemFreeAsync_ptsz(abi_devptr pointer, abi_stream stream) {
-    return cuMemFreeAsync(pointer, sim_own(stream));
-}
+SIM_SAME(cuMemFreeAsync_ptsz, (abi_devptr pointer, abi_stream stream), cuMemFreeAsync(pointer, sim_own(stream)))

@@ -66,20 +66,12 @@ ASYNC(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz, abi_devptr, const void *)
 ASYNC(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz, void *, abi_devptr)
 ASYNC(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, abi_devptr, abi_devptr)
 
-SIM_EXPORT abi_result cuMemcpyPeer(abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context,
-                                   size_t bytes) {
-    SIM_ENTER("cuMemcpyPeer");
-    (void)to_context;
-    (void)from_context;
-    return copy_after(to, from, bytes, NULL, ANY);
-}
-SIM_EXPORT abi_result cuMemcpyPeerAsync(abi_devptr to, abi_context to_context, abi_devptr from,
-                                        abi_context from_context, size_t bytes, abi_stream stream) {
-    SIM_ENTER("cuMemcpyPeerAsync");
-    (void)to_context;
-    (void)from_context;
-    return copy_on(to, from, bytes, stream);
-}
+SIM_ROW(cuMemcpyPeer, (abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes),
+        copy_after(to, from, bytes, NULL, ANY))
+SIM_ROW(cuMemcpyPeerAsync,
+        (abi_devptr to, abi_context to_context, abi_devptr from, abi_context from_context, size_t bytes,
+         abi_stream stream),
+        copy_on(to, from, bytes, stream))
 
 enum { MOST_PITCH = 2147483647 }; /* as the device's attribute tells */
 
@@ -140,23 +132,12 @@ static int copy_2d(const abi_memcpy_2d *copy, abi_stream stream, bool wait) {
     }
     return result;
 }
-SIM_EXPORT abi_result cuMemcpy2D_v2(const abi_memcpy_2d *copy) {
-    SIM_ENTER("cuMemcpy2D_v2");
-    return copy_2d(copy, NULL, true);
-}
-SIM_EXPORT abi_result cuMemcpy2D_v2_ptds(const abi_memcpy_2d *copy) {
-    return cuMemcpy2D_v2(copy);
-}
-SIM_EXPORT abi_result cuMemcpy2DUnaligned_v2(const abi_memcpy_2d *copy) {
-    return cuMemcpy2D_v2(copy);
-}
-SIM_EXPORT abi_result cuMemcpy2DAsync_v2(const abi_memcpy_2d *copy, abi_stream stream) {
-    SIM_ENTER("cuMemcpy2DAsync_v2");
-    return copy_2d(copy, stream, false);
-}
-SIM_EXPORT abi_result cuMemcpy2DAsync_v2_ptsz(const abi_memcpy_2d *copy, abi_stream stream) {
-    return cuMemcpy2DAsync_v2(copy, sim_own(stream));
-}
+SIM_ROW(cuMemcpy2D_v2, (const abi_memcpy_2d *copy), copy_2d(copy, NULL, true))
+SIM_SAME(cuMemcpy2D_v2_ptds, (const abi_memcpy_2d *copy), cuMemcpy2D_v2(copy))
+SIM_SAME(cuMemcpy2DUnaligned_v2, (const abi_memcpy_2d *copy), cuMemcpy2D_v2(copy))
+SIM_ROW(cuMemcpy2DAsync_v2, (const abi_memcpy_2d *copy, abi_stream stream), copy_2d(copy, stream, false))
+SIM_SAME(cuMemcpy2DAsync_v2_ptsz, (const abi_memcpy_2d *copy, abi_stream stream),
+         cuMemcpy2DAsync_v2(copy, sim_own(stream)))
 
 /* Fills `rows` rows of `count` elements of `size` bytes. */
 static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows,

@@ -56,10 +56,7 @@ SIM_EXPORT abi_result cuDeviceGetUuid_v2(abi_uuid *uuid, abi_device device) {
     return ABI_SUCCESS;
 }
 
-SIM_EXPORT abi_result cuDeviceGetUuid(abi_uuid *uuid, abi_device device) {
-    SIM_ENTER("cuDeviceGetUuid");
-    return cuDeviceGetUuid_v2(uuid, device);
-}
+SIM_ROW(cuDeviceGetUuid, (abi_uuid * uuid, abi_device device), cuDeviceGetUuid_v2(uuid, device))
 
 SIM_EXPORT abi_result cuDeviceTotalMem_v2(size_t *bytes, abi_device device) {
     SIM_ENTER("cuDeviceTotalMem_v2");

@@ -101,9 +101,7 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     free(event);
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuEventDestroy(abi_event handle) {
-    return cuEventDestroy_v2(handle);
-}
+SIM_SAME(cuEventDestroy, (abi_event handle), cuEventDestroy_v2(handle))
 
 SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) {
     SIM_ENTER("cuEventRecord");
@@ -127,17 +125,10 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
 }
-SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
-    return cuEventRecord(event, sim_own(stream));
-}
-SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream, unsigned flags) {
-    (void)flags;
-    return cuEventRecord(event, stream);
-}
-SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream stream, unsigned flags) {
-    (void)flags;
-    return cuEventRecord(event, sim_own(stream));
-}
+SIM_SAME(cuEventRecord_ptsz, (abi_event event, abi_stream stream), cuEventRecord(event, sim_own(stream)))
+SIM_SAME(cuEventRecordWithFlags, (abi_event event, abi_stream stream, unsigned flags), cuEventRecord(event, stream))
+SIM_SAME(cuEventRecordWithFlags_ptsz, (abi_event event, abi_stream stream, unsigned flags),
+         cuEventRecord(event, sim_own(stream)))
 
 static bool event_done(const struct sim_event *event) {
     return sim_is_done(event->context, event->queue, event->item);
@@ -177,11 +168,5 @@ static int elapsed(float *ms, abi_event start, abi_event end) {
                   1e6);
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuEventElapsedTime_v2(float *ms, abi_event start, abi_event end) {
-    SIM_ENTER("cuEventElapsedTime_v2");
-    return elapsed(ms, start, end);
-}
-SIM_EXPORT abi_result cuEventElapsedTime(float *ms, abi_event start, abi_event end) {
-    SIM_ENTER("cuEventElapsedTime");
-    return elapsed(ms, start, end);
-}
+SIM_ROW(cuEventElapsedTime_v2, (float *ms, abi_event start, abi_event end), elapsed(ms, start, end))
+SIM_ROW(cuEventElapsedTime, (float *ms, abi_event start, abi_event end), elapsed(ms, start, end))

@@ -27,24 +27,12 @@ static int list(struct sim_function **functions, unsigned most, const struct sim
     return ABI_SUCCESS;
 }
 
-SIM_EXPORT abi_result cuModuleGetFunctionCount(unsigned *count, struct sim_module *module) {
-    SIM_ENTER("cuModuleGetFunctionCount");
-    return count_of(count, module);
-}
-SIM_EXPORT abi_result cuModuleEnumerateFunctions(struct sim_function **functions, unsigned most,
-                                                 struct sim_module *module) {
-    SIM_ENTER("cuModuleEnumerateFunctions");
-    return list(functions, most, module);
-}
-SIM_EXPORT abi_result cuLibraryGetKernelCount(unsigned *count, struct sim_module *library) {
-    SIM_ENTER("cuLibraryGetKernelCount");
-    return count_of(count, library);
-}
-SIM_EXPORT abi_result cuLibraryEnumerateKernels(struct sim_function **kernels, unsigned most,
-                                                struct sim_module *library) {
-    SIM_ENTER("cuLibraryEnumerateKernels");
-    return list(kernels, most, library);
-}
+SIM_ROW(cuModuleGetFunctionCount, (unsigned *count, struct sim_module *module), count_of(count, module))
+SIM_ROW(cuModuleEnumerateFunctions, (struct sim_function * *functions, unsigned most, struct sim_module *module),
+        list(functions, most, module))
+SIM_ROW(cuLibraryGetKernelCount, (unsigned *count, struct sim_module *library), count_of(count, library))
+SIM_ROW(cuLibraryEnumerateKernels, (struct sim_function * *kernels, unsigned most, struct sim_module *library),
+        list(kernels, most, library))
 SIM_EXPORT abi_result cuKernelGetName(const char **name, struct sim_function *kernel) {
     SIM_ENTER("cuKernelGetName");
     if (!is_function(kernel)) return ABI_ERROR_INVALID_HANDLE;

@@ -15,19 +15,14 @@ static int launch(struct sim_function *function, uint64_t blocks, uint64_t threa
     return sim_submit(context, stream, &item, NULL);
 }
 
-SIM_EXPORT abi_result cuLaunchKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                     unsigned by, unsigned bz, unsigned shared, abi_stream stream, void **parameters,
-                                     void **extra) {
-    SIM_ENTER("cuLaunchKernel");
-    (void)shared;
-    (void)extra;
-    return launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream, parameters);
-}
-SIM_EXPORT abi_result cuLaunchKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz,
-                                          unsigned bx, unsigned by, unsigned bz, unsigned shared, abi_stream stream,
-                                          void **parameters, void **extra) {
-    return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, sim_own(stream), parameters, extra);
-}
+SIM_ROW(cuLaunchKernel,
+        (struct sim_function * function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+         unsigned shared, abi_stream stream, void **parameters, void **extra),
+        launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream, parameters))
+SIM_SAME(cuLaunchKernel_ptsz,
+         (struct sim_function * function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+          unsigned shared, abi_stream stream, void **parameters, void **extra),
+         cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, sim_own(stream), parameters, extra))
 SIM_EXPORT abi_result cuLaunchKernelEx(const abi_launch_config *config, struct sim_function *function,
                                        void **parameters, void **extra) {
     SIM_ENTER("cuLaunchKernelEx");
@@ -42,15 +37,11 @@ SIM_EXPORT abi_result cuLaunchKernelEx_ptsz(const abi_launch_config *config, str
     own.stream = sim_own(own.stream);
     return cuLaunchKernelEx(config ? &own : NULL, function, parameters, extra);
 }
-SIM_EXPORT abi_result cuLaunchCooperativeKernel(struct sim_function *function, unsigned gx, unsigned gy, unsigned gz,
-                                                unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                                abi_stream stream, void **parameters) {
-    SIM_ENTER("cuLaunchCooperativeKernel");
-    (void)shared;
-    return launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream, parameters);
-}
-SIM_EXPORT abi_result cuLaunchCooperativeKernel_ptsz(struct sim_function *function, unsigned gx, unsigned gy,
-                                                     unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                                     unsigned shared, abi_stream stream, void **parameters) {
-    return cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, sim_own(stream), parameters);
-}
+SIM_ROW(cuLaunchCooperativeKernel,
+        (struct sim_function * function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+         unsigned shared, abi_stream stream, void **parameters),
+        launch(function, (uint64_t)gx * gy * gz, (uint64_t)bx * by * bz, stream, parameters))
+SIM_SAME(cuLaunchCooperativeKernel_ptsz,
+         (struct sim_function * function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+          unsigned shared, abi_stream stream, void **parameters),
+         cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, sim_own(stream), parameters))

@@ -10,15 +10,9 @@ SIM_EXPORT abi_result cuMemAlloc_v3(abi_devptr *pointer, uint64_t flags, size_t 
     return flags ? ABI_ERROR_INVALID_VALUE : cuMemAlloc_v2(pointer, bytes);
 }
 
-SIM_EXPORT abi_result cuTensorHeapCreate(abi_devptr *heap, size_t bytes) {
-    SIM_ENTER("cuTensorHeapCreate");
-    return cuMemAlloc_v2(heap, bytes);
-}
+SIM_ROW(cuTensorHeapCreate, (abi_devptr * heap, size_t bytes), cuMemAlloc_v2(heap, bytes))
 
-SIM_EXPORT abi_result cuTensorHeapDestroy(abi_devptr heap) {
-    SIM_ENTER("cuTensorHeapDestroy");
-    return cuMemFree_v2(heap);
-}
+SIM_ROW(cuTensorHeapDestroy, (abi_devptr heap), cuMemFree_v2(heap))
 
 SIM_EXPORT abi_result cuLaunchKernel_v2(void) {
     SIM_ENTER("cuLaunchKernel_v2");

@@ -15,14 +15,8 @@ static int stream_new(abi_stream *out, unsigned flags, int priority) {
     return sim_stream_new(context, out, flags, priority);
 }
 
-SIM_EXPORT abi_result cuStreamCreate(abi_stream *out, unsigned flags) {
-    SIM_ENTER("cuStreamCreate");
-    return stream_new(out, flags, 0);
-}
-SIM_EXPORT abi_result cuStreamCreateWithPriority(abi_stream *out, unsigned flags, int priority) {
-    SIM_ENTER("cuStreamCreateWithPriority");
-    return stream_new(out, flags, priority);
-}
+SIM_ROW(cuStreamCreate, (abi_stream * out, unsigned flags), stream_new(out, flags, 0))
+SIM_ROW(cuStreamCreateWithPriority, (abi_stream * out, unsigned flags, int priority), stream_new(out, flags, priority))
 SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     SIM_ENTER("cuStreamDestroy_v2");
     struct sim_stream *stream = (struct sim_stream *)handle;
@@ -32,18 +26,14 @@ SIM_EXPORT abi_result cuStreamDestroy_v2(abi_stream handle) {
     sim_stream_end(stream);
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuStreamDestroy(abi_stream handle) {
-    return cuStreamDestroy_v2(handle);
-}
+SIM_SAME(cuStreamDestroy, (abi_stream handle), cuStreamDestroy_v2(handle))
 SIM_EXPORT abi_result cuStreamSynchronize(abi_stream handle) {
     SIM_ENTER("cuStreamSynchronize");
     int result = sim_wait_stream(handle);
     sim_pools_trim();
     return result;
 }
-SIM_EXPORT abi_result cuStreamSynchronize_ptsz(abi_stream handle) {
-    return cuStreamSynchronize(sim_own(handle));
-}
+SIM_SAME(cuStreamSynchronize_ptsz, (abi_stream handle), cuStreamSynchronize(sim_own(handle)))
 SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     SIM_ENTER("cuStreamQuery");
     SIM_STREAM(handle, context, stream);
@@ -53,9 +43,7 @@ SIM_EXPORT abi_result cuStreamQuery(abi_stream handle) {
     sim_ring_doorbell(); /* the time line only advances on demand */
     return ABI_ERROR_NOT_READY;
 }
-SIM_EXPORT abi_result cuStreamQuery_ptsz(abi_stream handle) {
-    return cuStreamQuery(sim_own(handle));
-}
+SIM_SAME(cuStreamQuery_ptsz, (abi_stream handle), cuStreamQuery(sim_own(handle)))
 SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsigned flags) {
     SIM_ENTER("cuStreamWaitEvent");
     struct sim_context *context;
@@ -73,9 +61,8 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
                             .wait_number = awaited->item};
     return sim_submit(context, stream, &item, NULL);
 }
-SIM_EXPORT abi_result cuStreamWaitEvent_ptsz(abi_stream handle, abi_event event, unsigned flags) {
-    return cuStreamWaitEvent(sim_own(handle), event, flags);
-}
+SIM_SAME(cuStreamWaitEvent_ptsz, (abi_stream handle, abi_event event, unsigned flags),
+         cuStreamWaitEvent(sim_own(handle), event, flags))
 /* What a stream reports of itself; `stream` is NULL for a default one. */
 #define STREAM_VALUE(name, type, value)                        \
     SIM_EXPORT abi_result name(abi_stream handle, type *out) { \

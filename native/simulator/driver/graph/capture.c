@@ -132,20 +132,10 @@ static int begin(abi_stream handle, int mode) {
     return result;
 }
 
-SIM_EXPORT abi_result cuStreamBeginCapture_v2(abi_stream stream, int mode) {
-    SIM_ENTER("cuStreamBeginCapture_v2");
-    return begin(stream, mode);
-}
-SIM_EXPORT abi_result cuStreamBeginCapture_v2_ptsz(abi_stream stream, int mode) {
-    return cuStreamBeginCapture_v2(sim_own(stream), mode);
-}
-SIM_EXPORT abi_result cuStreamBeginCapture(abi_stream stream) {
-    SIM_ENTER("cuStreamBeginCapture");
-    return begin(stream, ABI_CAPTURE_GLOBAL);
-}
-SIM_EXPORT abi_result cuStreamBeginCapture_ptsz(abi_stream stream) {
-    return cuStreamBeginCapture(sim_own(stream));
-}
+SIM_ROW(cuStreamBeginCapture_v2, (abi_stream stream, int mode), begin(stream, mode))
+SIM_SAME(cuStreamBeginCapture_v2_ptsz, (abi_stream stream, int mode), cuStreamBeginCapture_v2(sim_own(stream), mode))
+SIM_ROW(cuStreamBeginCapture, (abi_stream stream), begin(stream, ABI_CAPTURE_GLOBAL))
+SIM_SAME(cuStreamBeginCapture_ptsz, (abi_stream stream), cuStreamBeginCapture(sim_own(stream)))
 
 SIM_EXPORT abi_result cuStreamEndCapture(abi_stream handle, abi_graph *out) {
     SIM_ENTER("cuStreamEndCapture");
@@ -171,9 +161,7 @@ SIM_EXPORT abi_result cuStreamEndCapture(abi_stream handle, abi_graph *out) {
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
-SIM_EXPORT abi_result cuStreamEndCapture_ptsz(abi_stream stream, abi_graph *out) {
-    return cuStreamEndCapture(sim_own(stream), out);
-}
+SIM_SAME(cuStreamEndCapture_ptsz, (abi_stream stream, abi_graph *out), cuStreamEndCapture(sim_own(stream), out))
 
 struct information {
     int status;
@@ -211,9 +199,7 @@ SIM_EXPORT abi_result cuStreamIsCapturing(abi_stream stream, int *status) {
     if (result == ABI_SUCCESS) *status = information.status;
     return result;
 }
-SIM_EXPORT abi_result cuStreamIsCapturing_ptsz(abi_stream stream, int *status) {
-    return cuStreamIsCapturing(sim_own(stream), status);
-}
+SIM_SAME(cuStreamIsCapturing_ptsz, (abi_stream stream, int *status), cuStreamIsCapturing(sim_own(stream), status))
 
 static int answer_info(abi_stream stream, int *status, uint64_t *id, abi_graph *graph, const abi_graph_node **last,
                        size_t *count) {
@@ -227,29 +213,23 @@ static int answer_info(abi_stream stream, int *status, uint64_t *id, abi_graph *
     if (count) *count = information.last_count;
     return ABI_SUCCESS;
 }
-SIM_EXPORT abi_result cuStreamGetCaptureInfo(abi_stream stream, int *status, uint64_t *id) {
-    SIM_ENTER("cuStreamGetCaptureInfo");
-    return answer_info(stream, status, id, NULL, NULL, NULL);
-}
-SIM_EXPORT abi_result cuStreamGetCaptureInfo_ptsz(abi_stream stream, int *status, uint64_t *id) {
-    return cuStreamGetCaptureInfo(sim_own(stream), status, id);
-}
-SIM_EXPORT abi_result cuStreamGetCaptureInfo_v2(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
-                                                const abi_graph_node **last, size_t *count) {
-    SIM_ENTER("cuStreamGetCaptureInfo_v2");
-    return answer_info(stream, status, id, graph, last, count);
-}
-SIM_EXPORT abi_result cuStreamGetCaptureInfo_v2_ptsz(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
-                                                     const abi_graph_node **last, size_t *count) {
-    return cuStreamGetCaptureInfo_v2(sim_own(stream), status, id, graph, last, count);
-}
+SIM_ROW(cuStreamGetCaptureInfo, (abi_stream stream, int *status, uint64_t *id),
+        answer_info(stream, status, id, NULL, NULL, NULL))
+SIM_SAME(cuStreamGetCaptureInfo_ptsz, (abi_stream stream, int *status, uint64_t *id),
+         cuStreamGetCaptureInfo(sim_own(stream), status, id))
+SIM_ROW(cuStreamGetCaptureInfo_v2,
+        (abi_stream stream, int *status, uint64_t *id, abi_graph *graph, const abi_graph_node **last, size_t *count),
+        answer_info(stream, status, id, graph, last, count))
+SIM_SAME(cuStreamGetCaptureInfo_v2_ptsz,
+         (abi_stream stream, int *status, uint64_t *id, abi_graph *graph, const abi_graph_node **last, size_t *count),
+         cuStreamGetCaptureInfo_v2(sim_own(stream), status, id, graph, last, count))
 SIM_EXPORT abi_result cuStreamGetCaptureInfo_v3(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
                                                 const abi_graph_node **last, const void **edges, size_t *count) {
     SIM_ENTER("cuStreamGetCaptureInfo_v3");
     if (edges) *edges = NULL; /* plain edges only */
     return answer_info(stream, status, id, graph, last, count);
 }
-SIM_EXPORT abi_result cuStreamGetCaptureInfo_v3_ptsz(abi_stream stream, int *status, uint64_t *id, abi_graph *graph,
-                                                     const abi_graph_node **last, const void **edges, size_t *count) {
-    return cuStreamGetCaptureInfo_v3(sim_own(stream), status, id, graph, last, edges, count);
-}
+SIM_SAME(cuStreamGetCaptureInfo_v3_ptsz,
+         (abi_stream stream, int *status, uint64_t *id, abi_graph *graph, const abi_graph_node **last,
+          const void **edges, size_t *count),
+         cuStreamGetCaptureInfo_v3(sim_own(stream), status, id, graph, last, edges, count))

@@ -112,10 +112,8 @@ SIM_EXPORT abi_result cuGraphInstantiateWithParams(abi_graph_exec *out, abi_grap
     params->result = result == ABI_SUCCESS ? 0 : 1;
     return result;
 }
-SIM_EXPORT abi_result cuGraphInstantiateWithParams_ptsz(abi_graph_exec *out, abi_graph graph,
-                                                        abi_instantiate_params *params) {
-    return cuGraphInstantiateWithParams(out, graph, params);
-}
+SIM_SAME(cuGraphInstantiateWithParams_ptsz, (abi_graph_exec * out, abi_graph graph, abi_instantiate_params *params),
+         cuGraphInstantiateWithParams(out, graph, params))
 
 SIM_EXPORT abi_result cuGraphExecDestroy(abi_graph_exec handle) {
     SIM_ENTER("cuGraphExecDestroy");
@@ -134,9 +132,7 @@ SIM_EXPORT abi_result cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
     if (!exec) return ABI_ERROR_INVALID_VALUE;
     return SIM_LOCKED(back_all(exec));
 }
-SIM_EXPORT abi_result cuGraphUpload_ptsz(abi_graph_exec exec, abi_stream stream) {
-    return cuGraphUpload(exec, sim_own(stream));
-}
+SIM_SAME(cuGraphUpload_ptsz, (abi_graph_exec exec, abi_stream stream), cuGraphUpload(exec, sim_own(stream)))
 
 /* Under sim.lock: memory that a launch allocated and the program did not free must be freed before the next launch. */
 static int begin_all(struct sim_exec *exec) {
@@ -189,6 +185,4 @@ SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_han
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
-SIM_EXPORT abi_result cuGraphLaunch_ptsz(abi_graph_exec exec, abi_stream stream) {
-    return cuGraphLaunch(exec, sim_own(stream));
-}
+SIM_SAME(cuGraphLaunch_ptsz, (abi_graph_exec exec, abi_stream stream), cuGraphLaunch(exec, sim_own(stream)))

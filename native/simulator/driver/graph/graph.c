@@ -132,21 +132,13 @@ static int add(abi_graph_node *out, abi_graph handle, abi_node_params *params) {
     return result;
 }
 
-SIM_EXPORT abi_result cuGraphAddNode(abi_graph_node *out, abi_graph graph, const abi_graph_node *after, size_t count,
-                                     abi_node_params *params) {
-    SIM_ENTER("cuGraphAddNode");
-    (void)after;
-    (void)count;
-    return add(out, graph, params);
-}
-SIM_EXPORT abi_result cuGraphAddNode_v2(abi_graph_node *out, abi_graph graph, const abi_graph_node *after,
-                                        const void *edges, size_t count, abi_node_params *params) {
-    SIM_ENTER("cuGraphAddNode_v2");
-    (void)after;
-    (void)edges;
-    (void)count;
-    return add(out, graph, params);
-}
+SIM_ROW(cuGraphAddNode,
+        (abi_graph_node * out, abi_graph graph, const abi_graph_node *after, size_t count, abi_node_params *params),
+        add(out, graph, params))
+SIM_ROW(cuGraphAddNode_v2,
+        (abi_graph_node * out, abi_graph graph, const abi_graph_node *after, const void *edges, size_t count,
+         abi_node_params *params),
+        add(out, graph, params))
 SIM_EXPORT abi_result cuGraphAddEmptyNode(abi_graph_node *out, abi_graph graph, const abi_graph_node *after,
                                           size_t count) {
     SIM_ENTER("cuGraphAddEmptyNode");

@@ -211,20 +211,15 @@ SIM_EXPORT abi_result cuArrayCreate(abi_array *out, const abi_array_shape_v1 *sh
     abi_array3d_shape whole = flat(shape->width, shape->height, shape->format, shape->channels);
     return create((void **)out, &whole, 0);
 }
-SIM_EXPORT abi_result cuArray3DCreate_v2(abi_array *out, const abi_array3d_shape *shape) {
-    SIM_ENTER("cuArray3DCreate_v2");
-    return create((void **)out, shape, 0);
-}
+SIM_ROW(cuArray3DCreate_v2, (abi_array * out, const abi_array3d_shape *shape), create((void **)out, shape, 0))
 SIM_EXPORT abi_result cuArray3DCreate(abi_array *out, const abi_array3d_shape_v1 *shape) {
     SIM_ENTER("cuArray3DCreate");
     if (!shape) return ABI_ERROR_INVALID_VALUE;
     abi_array3d_shape whole = {shape->width, shape->height, shape->depth, shape->format, shape->channels, shape->flags};
     return create((void **)out, &whole, 0);
 }
-SIM_EXPORT abi_result cuMipmappedArrayCreate(abi_mipmapped *out, const abi_array3d_shape *shape, unsigned levels) {
-    SIM_ENTER("cuMipmappedArrayCreate");
-    return create((void **)out, shape, levels ? levels : 1);
-}
+SIM_ROW(cuMipmappedArrayCreate, (abi_mipmapped * out, const abi_array3d_shape *shape, unsigned levels),
+        create((void **)out, shape, levels ? levels : 1))
 
 static int destroy(void *handle, bool chain) {
     pthread_mutex_lock(&sim.lock);
@@ -238,14 +233,8 @@ static int destroy(void *handle, bool chain) {
     return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
 }
 
-SIM_EXPORT abi_result cuArrayDestroy(abi_array array) {
-    SIM_ENTER("cuArrayDestroy");
-    return destroy(array, false);
-}
-SIM_EXPORT abi_result cuMipmappedArrayDestroy(abi_mipmapped array) {
-    SIM_ENTER("cuMipmappedArrayDestroy");
-    return destroy(array, true);
-}
+SIM_ROW(cuArrayDestroy, (abi_array array), destroy(array, false))
+SIM_ROW(cuMipmappedArrayDestroy, (abi_mipmapped array), destroy(array, true))
 
 /* Returns the same array for the same level each time. */
 SIM_EXPORT abi_result cuMipmappedArrayGetLevel(abi_array *out, abi_mipmapped handle, unsigned level) {

@@ -67,14 +67,8 @@ static int host_alloc(void **pointer, size_t bytes, unsigned flags) {
     *pointer = map;
     return host_add(map, bytes, flags, false, context);
 }
-SIM_EXPORT abi_result cuMemAllocHost_v2(void **pointer, size_t bytes) {
-    SIM_ENTER("cuMemAllocHost_v2");
-    return host_alloc(pointer, bytes, 0);
-}
-SIM_EXPORT abi_result cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
-    SIM_ENTER("cuMemHostAlloc");
-    return host_alloc(pointer, bytes, flags);
-}
+SIM_ROW(cuMemAllocHost_v2, (void **pointer, size_t bytes), host_alloc(pointer, bytes, 0))
+SIM_ROW(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags), host_alloc(pointer, bytes, flags))
 SIM_EXPORT abi_result cuMemFreeHost(void *pointer) {
     SIM_ENTER("cuMemFreeHost");
     return host_remove(pointer, false) ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
@@ -180,10 +174,7 @@ static int attribute_of(void *data, int attribute, abi_devptr pointer) {
     return result;
 }
 
-SIM_EXPORT abi_result cuPointerGetAttribute(void *data, int attribute, abi_devptr pointer) {
-    SIM_ENTER("cuPointerGetAttribute");
-    return attribute_of(data, attribute, pointer);
-}
+SIM_ROW(cuPointerGetAttribute, (void *data, int attribute, abi_devptr pointer), attribute_of(data, attribute, pointer))
 
 /* An address that CUDA does not know is no error here: its attributes are null. */
 SIM_EXPORT abi_result cuPointerGetAttributes(unsigned count, const int *attributes, void **data, abi_devptr pointer) {

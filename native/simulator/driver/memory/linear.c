@@ -271,9 +271,7 @@ SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     return SIM_LOCKED(sim_linear_free(pointer));
 }
 
-SIM_EXPORT abi_result cuMemFree(unsigned pointer) {
-    return cuMemFree_v2(pointer);
-}
+SIM_SAME(cuMemFree, (unsigned pointer), cuMemFree_v2(pointer))
 
 /* Either pointer may be missing: OptiX passes the second alone (Project-HAMi/HAMi-core#321, with driver 580). */
 SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {

@@ -44,15 +44,10 @@ static int attach(abi_stream handle, abi_devptr pointer, size_t length, unsigned
     pthread_mutex_unlock(&sim.lock);
     return whole ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
-SIM_EXPORT abi_result cuStreamAttachMemAsync(abi_stream stream, abi_devptr pointer, size_t length, unsigned flags) {
-    SIM_ENTER("cuStreamAttachMemAsync");
-    return attach(stream, pointer, length, flags);
-}
-SIM_EXPORT abi_result cuStreamAttachMemAsync_ptsz(abi_stream stream, abi_devptr pointer, size_t length,
-                                                  unsigned flags) {
-    SIM_ENTER("cuStreamAttachMemAsync_ptsz");
-    return attach(sim_own(stream), pointer, length, flags);
-}
+SIM_ROW(cuStreamAttachMemAsync, (abi_stream stream, abi_devptr pointer, size_t length, unsigned flags),
+        attach(stream, pointer, length, flags))
+SIM_ROW(cuStreamAttachMemAsync_ptsz, (abi_stream stream, abi_devptr pointer, size_t length, unsigned flags),
+        attach(sim_own(stream), pointer, length, flags))
 
 /* The ordinal of a location, CPU for the host's; or an error. */
 static int place_of(const abi_location *location, int *place) {
@@ -78,16 +73,12 @@ static int prefetch(abi_devptr pointer, size_t bytes, const abi_location *locati
     pthread_mutex_unlock(&sim.lock);
     return advice ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
-SIM_EXPORT abi_result cuMemPrefetchAsync_v2(abi_devptr pointer, size_t bytes, abi_location location, unsigned flags,
-                                            abi_stream stream) {
-    SIM_ENTER("cuMemPrefetchAsync_v2");
-    return prefetch(pointer, bytes, &location, flags, stream);
-}
-SIM_EXPORT abi_result cuMemPrefetchAsync_v2_ptsz(abi_devptr pointer, size_t bytes, abi_location location,
-                                                 unsigned flags, abi_stream stream) {
-    SIM_ENTER("cuMemPrefetchAsync_v2_ptsz");
-    return prefetch(pointer, bytes, &location, flags, sim_own(stream));
-}
+SIM_ROW(cuMemPrefetchAsync_v2,
+        (abi_devptr pointer, size_t bytes, abi_location location, unsigned flags, abi_stream stream),
+        prefetch(pointer, bytes, &location, flags, stream))
+SIM_ROW(cuMemPrefetchAsync_v2_ptsz,
+        (abi_devptr pointer, size_t bytes, abi_location location, unsigned flags, abi_stream stream),
+        prefetch(pointer, bytes, &location, flags, sim_own(stream)))
 
 static void advise(struct sim_advice *advice, int what, int place) {
     if (what == SET_READ_MOSTLY || what == UNSET_READ_MOSTLY) advice->read_mostly = what == SET_READ_MOSTLY;

@@ -367,14 +367,8 @@ static int pool_of_device(abi_pool *out, abi_device device, bool by_default) {
     return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
 }
 
-SIM_EXPORT abi_result cuDeviceGetDefaultMemPool(abi_pool *pool, abi_device device) {
-    SIM_ENTER("cuDeviceGetDefaultMemPool");
-    return pool_of_device(pool, device, true);
-}
-SIM_EXPORT abi_result cuDeviceGetMemPool(abi_pool *pool, abi_device device) {
-    SIM_ENTER("cuDeviceGetMemPool");
-    return pool_of_device(pool, device, false);
-}
+SIM_ROW(cuDeviceGetDefaultMemPool, (abi_pool * pool, abi_device device), pool_of_device(pool, device, true))
+SIM_ROW(cuDeviceGetMemPool, (abi_pool * pool, abi_device device), pool_of_device(pool, device, false))
 SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
     SIM_ENTER("cuDeviceSetMemPool");
     struct sim_pool *pool = (struct sim_pool *)handle;

@@ -106,11 +106,6 @@ static int map_all(const abi_array_map *list, unsigned count, abi_stream stream)
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
-SIM_EXPORT abi_result cuMemMapArrayAsync(abi_array_map *list, unsigned count, abi_stream stream) {
-    SIM_ENTER("cuMemMapArrayAsync");
-    return map_all(list, count, stream);
-}
-SIM_EXPORT abi_result cuMemMapArrayAsync_ptsz(abi_array_map *list, unsigned count, abi_stream stream) {
-    SIM_ENTER("cuMemMapArrayAsync_ptsz");
-    return map_all(list, count, stream);
-}
+SIM_ROW(cuMemMapArrayAsync, (abi_array_map * list, unsigned count, abi_stream stream), map_all(list, count, stream))
+SIM_ROW(cuMemMapArrayAsync_ptsz, (abi_array_map * list, unsigned count, abi_stream stream),
+        map_all(list, count, stream))
