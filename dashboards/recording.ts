@@ -7,19 +7,10 @@ import { CONFIGURATION, type Configuration } from './lib/configuration.ts';
 import { drift } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 
-export type RecordingRule = { readonly record: string; readonly expr: string };
-export type RecordingFile = {
-  readonly groups: readonly {
-    readonly name: string;
-    readonly interval: string;
-    readonly rules: readonly RecordingRule[];
-  }[];
-};
-
 /** Named after the alert's window. */
 const RECORDED_DRIFT = 'container:cotenant_sm_drift:rate10m';
 
-export function recordingRules({ job, computeDrift }: Configuration = CONFIGURATION): RecordingFile {
+export function recordingRules({ job, computeDrift }: Configuration = CONFIGURATION) {
   const matcher = `job="${job}"`;
   const selectors = {
     of: (metric: string, ...more: readonly string[]) => select(metric as MetricName, matcher, ...more),

@@ -5,20 +5,12 @@ import type { Outcome as Reviewed, Route } from './admission-review.ts';
 /** `overloaded`: not read, because too many large bodies were being sent. */
 export type Outcome = Reviewed | 'overloaded';
 
-export type WebhookMetrics = {
-  /** One answered request: its outcome, and the seconds from the last byte of the body to the finished answer. */
-  readonly observe: (route: Route, outcome: Outcome, seconds: number) => void;
-  readonly certificateLoaded: (notAfter: Date) => void;
-  readonly certificateRefused: () => void;
-  /** The page in Prometheus' text format. */
-  readonly render: () => Promise<string>;
-  readonly contentType: string;
-};
+export type WebhookMetrics = ReturnType<typeof createMetrics>;
 
 const ROUTES: readonly Route[] = ['mutate', 'validate'];
 const OUTCOMES: readonly Outcome[] = ['allowed', 'patched', 'denied', 'malformed', 'overloaded', 'internal'];
 
-export function createMetrics(): WebhookMetrics {
+export function createMetrics() {
   const registry = new Registry();
   const registers = [registry];
   const reviews = new Counter({
@@ -57,15 +49,17 @@ export function createMetrics(): WebhookMetrics {
   for (const result of ['ok', 'refused']) reloads.labels(result).inc(0);
   const timers = new Map(ROUTES.map((route) => [route, duration.labels(route)]));
   return {
-    observe: (route, outcome, seconds) => {
+    /** One answered request: the seconds are from the last byte of the body to the finished answer. */
+    observe: (route: Route, outcome: Outcome, seconds: number) => {
       counters.get(`${route} ${outcome}`)?.inc();
       timers.get(route)?.observe(seconds);
     },
-    certificateLoaded: (date) => {
+    certificateLoaded: (notAfterDate: Date) => {
       reloads.labels('ok').inc();
-      notAfter.set(date.getTime() / 1000);
+      notAfter.set(notAfterDate.getTime() / 1000);
     },
     certificateRefused: () => reloads.labels('refused').inc(),
+    /** The page in Prometheus' text format. */
     render: () => registry.metrics(),
     contentType: registry.contentType,
   };

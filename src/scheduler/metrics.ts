@@ -7,16 +7,7 @@ export type Verb = 'filter' | 'prioritize' | 'bind';
 export type Outcome = 'ok' | 'refused' | 'failed' | 'malformed';
 export type WatchKind = 'nodes' | 'pods' | 'lease';
 
-export type SchedulerMetrics = {
-  readonly observe: (verb: Verb, outcome: Outcome, seconds: number) => void;
-  readonly watchProblem: (kind: WatchKind) => void;
-  readonly eviction: (outcome: EvictionOutcome) => void;
-  /** Adds the gauges, whose values are read at each scrape. */
-  readonly addState: (state: SchedulerState) => void;
-  /** The page in Prometheus' text format. */
-  readonly render: () => Promise<string>;
-  readonly contentType: string;
-};
+export type SchedulerMetrics = ReturnType<typeof createMetrics>;
 
 export type SchedulerState = {
   /** Undefined: this replica does not lead. */
@@ -33,7 +24,7 @@ const OUTCOMES: readonly Outcome[] = ['ok', 'refused', 'failed', 'malformed'];
 const EVICTION_OUTCOMES: readonly EvictionOutcome[] = ['evicted', 'kept', 'failed'];
 const WATCH_KINDS: readonly WatchKind[] = ['nodes', 'pods', 'lease'];
 
-export function createMetrics(): SchedulerMetrics {
+export function createMetrics() {
   const registry = new Registry();
   const registers = [registry];
   const decisions = new Counter({
@@ -67,13 +58,15 @@ export function createMetrics(): SchedulerMetrics {
   for (const outcome of EVICTION_OUTCOMES) evictions.labels(outcome).inc(0);
   const timers = new Map(VERBS.map((verb) => [verb, duration.labels(verb)]));
   return {
-    observe(verb, outcome, seconds) {
+    observe(verb: Verb, outcome: Outcome, seconds: number) {
       decisions.labels(verb, outcome).inc();
       timers.get(verb)?.observe(seconds);
     },
-    watchProblem: (kind) => problems.labels(kind).inc(),
-    eviction: (outcome) => evictions.labels(outcome).inc(),
-    addState: (state) => addGauges(registry, state),
+    watchProblem: (kind: WatchKind) => problems.labels(kind).inc(),
+    eviction: (outcome: EvictionOutcome) => evictions.labels(outcome).inc(),
+    /** Adds the gauges, whose values are read at each scrape. */
+    addState: (state: SchedulerState) => addGauges(registry, state),
+    /** The page in Prometheus' text format. */
     render: () => registry.metrics(),
     contentType: registry.contentType,
   };

@@ -138,14 +138,8 @@ async function readUseOf(cluster: Cluster, agent: Pod): Promise<Use> {
   return snapshot.ok ? useOf(snapshot.value) : snapshot.error;
 }
 
-export type Snapshots = {
-  readonly snapshots: readonly Snapshot[];
-  /** Why agents are missing, a sentence each. */
-  readonly missing: readonly string[];
-};
-
-/** The snapshot of each agent of the cluster. */
-export async function readSnapshots(cluster: Cluster, system: string | undefined): Promise<Snapshots> {
+/** The snapshot of each agent of the cluster; `missing`: why agents are missing, a sentence each. */
+export async function readSnapshots(cluster: Cluster, system: string | undefined) {
   const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) throw new UsageError(`the agents cannot be found: ${messageOf(agents)}`);
   const snapshots: Snapshot[] = [];

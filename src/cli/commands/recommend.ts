@@ -3,7 +3,7 @@
 
 import type { StopCount } from '../../agent/counters/stop-counts.ts';
 import { isPodGrantId } from '../../agent/grants/grant.ts';
-import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
+import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../policy/rightsizing.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readSnapshots } from '../cluster/collect.ts';
@@ -122,23 +122,11 @@ const fromAgent = (snapshot: Snapshot, wanted: Wanted): Seen => ({
   source: "this machine's agent, since it began",
 });
 
-/** One run of a container on one GPU, with its present grant. */
-type Life = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly container: string;
-  readonly gpuUuid: string;
-  /** Identifies the container, across its GPUs. */
-  readonly life: string;
-  /** The node of processes without a pod: the same name on two nodes means two tenants. */
-  readonly plainOn: number | undefined;
-  readonly peakBytes: number;
-  readonly smPeakRatio: number | undefined;
-  readonly denied: number;
-  readonly granted: SnapshotContainer | undefined;
-};
-
-function livesOf(snapshot: Snapshot, node: number): readonly Life[] {
+/**
+ * The runs of containers on each of their GPUs, with their present grant. `life` identifies the container across its
+ * GPUs, `plainOn` is the node of processes without a pod: the same name on two nodes means two tenants.
+ */
+function livesOf(snapshot: Snapshot, node: number) {
   const now = new Map(snapshot.containers.map((one) => [`${one.grantId} ${one.gpuUuid}`, one]));
   return [
     ...snapshot.containerTotals.map((totals) => ({
