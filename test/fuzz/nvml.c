@@ -30,9 +30,9 @@ static nvml_abi_return result(void) {
 
 /* Fills the array, and returns any count. */
 static nvml_abi_return fill(unsigned *count, void *entries, size_t size) {
-    unsigned room = *count, reported = input_byte(&in);
+    unsigned capacity = *count, reported = input_byte(&in);
     if (reported >= 250) reported = input_word(&in);
-    unsigned written = reported < room ? reported : room;
+    unsigned written = reported < capacity ? reported : capacity;
     if (written > SANE_COUNT) written = SANE_COUNT;
     for (unsigned i = 0; entries && i < written; i++) {
         input_bytes(&in, (char *)entries + i * size, size);
@@ -265,17 +265,17 @@ typedef nvml_abi_return lists(nvml_abi_device, unsigned *, void *);
 
 static void ask(void) {
     const nvml_abi_device device = (nvml_abi_device)1;
-    unsigned what = input_byte(&in) % 18, room = input_byte(&in) % 8, count = room, number;
+    unsigned what = input_byte(&in) % 18, capacity = input_byte(&in) % 8, count = capacity, number;
     size_t size = what == 0 || what == 4 ? sizeof(struct nvml_abi_process_v1) : sizeof(struct nvml_abi_process_535);
     /* Exactly as many bytes as the caller states. */
-    void *out = room || input_byte(&in) % 2 ? malloc(room * size + !room) : NULL;
+    void *out = capacity || input_byte(&in) % 2 ? malloc(capacity * size + !capacity) : NULL;
     struct nvml_abi_process_detail_list details = {
         .version = input_byte(&in) < 200 ? NVML_ABI_STRUCT_VERSION(details, 1) : input_word(&in),
         .mode = input_byte(&in) % 5,
-        .count = room,
+        .count = capacity,
         .entries = out};
     struct nvml_abi_processes_utilization table = {
-        .version = input_byte(&in) < 200 ? NVML_ABI_STRUCT_VERSION(table, 1) : input_word(&in), .count = room};
+        .version = input_byte(&in) < 200 ? NVML_ABI_STRUCT_VERSION(table, 1) : input_word(&in), .count = capacity};
     struct nvml_abi_memory_v1 first;
     struct nvml_abi_memory_v2 second;
     struct nvml_abi_utilization own;
@@ -288,14 +288,14 @@ static void ask(void) {
         cot_nvmlDeviceGetMPSComputeRunningProcesses,
     };
     if (what < 5) {
-        if (LISTS[what](device, &count, out) == NVML_ABI_SUCCESS && count > room) abort();
+        if (LISTS[what](device, &count, out) == NVML_ABI_SUCCESS && count > capacity) abort();
     } else if (what == 5) {
         cot_nvmlDeviceGetRunningProcessDetailList(device, &details);
     } else if (what == 6) {
         cot_nvmlDeviceGetProcessUtilization(device, out, &count, input_long(&in));
     } else if (what == 7) {
         free(out);
-        table.entries = out = malloc(room * sizeof *table.entries + !room);
+        table.entries = out = malloc(capacity * sizeof *table.entries + !capacity);
         cot_nvmlDeviceGetProcessesUtilizationInfo(device, &table);
     } else if (what == 8) {
         cot_nvmlDeviceGetAccountingPids(device, &count, out);

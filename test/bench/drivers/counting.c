@@ -1,7 +1,7 @@
 /* An NVML that counts: every exported name adds one to a counter in a shared file and jumps on to the real library, so
- * that calls of the driver are counted whoever makes them. COTENANT_BENCH_NVML names the real library,
+ * that calls of the driver are counted, whichever process makes them. COTENANT_BENCH_NVML names the real library,
  * COTENANT_BENCH_CALLS the file: two counters of eight bytes, the second of them for waits for an event, which a thread
- * of whoever watches GPUs asks for again and again, whatever else is done. */
+ * of a monitor of GPUs asks for again and again, whatever else is done. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>

@@ -88,20 +88,20 @@ int main(void) {
     must(((abi_result (*)(abi_function *, abi_module, const char *))find(driver, "cuModuleGetFunction"))(
              &function, module, "work"),
          "a kernel");
-    char line[256], word[16];
+    char line[256], command[16];
     uint64_t calls, block, at, bytes;
     while (fgets(line, sizeof line, stdin)) {
         int words =
-            sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, word, &calls, &block, &at, &bytes);
-        if (words == 3 && !strcmp(word, "hold")) {
+            sscanf(line, "%15s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, command, &calls, &block, &at, &bytes);
+        if (words == 3 && !strcmp(command, "hold")) {
             abi_devptr pointer;
             for (uint64_t i = 0; i < calls; i++) must(alloc(&pointer, block), "hold");
             puts("0 0");
             fflush(stdout);
             continue;
         }
-        bool launching = words == 4 && !strcmp(word, "launch"), allocating = words == 5 && !strcmp(word, "alloc");
-        bool looking = words == 4 && !strcmp(word, "dlsym"), asking = words == 4 && !strcmp(word, "gpa");
+        bool launching = words == 4 && !strcmp(command, "launch"), allocating = words == 5 && !strcmp(command, "alloc");
+        bool looking = words == 4 && !strcmp(command, "dlsym"), asking = words == 4 && !strcmp(command, "gpa");
         if ((!launching && !allocating && !looking && !asking) || block == 0 || calls / block > MOST_BLOCKS) {
             fprintf(stderr, "calls: what is this? %s", line);
             return 2;

@@ -46,10 +46,10 @@ static abi_result hold(abi_device gpu, size_t bytes) {
     return result;
 }
 
-/* Waits for the word with the signal blocked, so that one that comes early is not lost. */
-static void go_on(const sigset_t *word) {
+/* Waits for the signal with it blocked, so that one that comes early is not lost. */
+static void go_on(const sigset_t *signals) {
     int signal_number;
-    if (sigwait(word, &signal_number) != 0) _exit(1);
+    if (sigwait(signals, &signal_number) != 0) _exit(1);
     for (;;) {
         if (work.launch(work.function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != ABI_SUCCESS) _exit(1);
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
@@ -63,10 +63,10 @@ int main(int argc, char **argv) {
         fputs("usage: holders COUNT GPU BYTES\n", stderr);
         return 2;
     }
-    sigset_t word;
-    sigemptyset(&word);
-    sigaddset(&word, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &word, NULL);
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
     for (int i = 0; i < count; i++) {
         pid_t child = fork();
         if (child < 0) return perror("holders: fork"), 1;
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         abi_result result = hold(atoi(argv[2]), strtoull(argv[3], NULL, 10));
         if (write(ready[1], &result, sizeof result) != sizeof result) return 1;
-        go_on(&word);
+        go_on(&signals);
     }
     for (int i = 0; i < count; i++) {
         abi_result result;

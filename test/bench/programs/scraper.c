@@ -1,8 +1,8 @@
-/* Scrapes pages as Prometheus does, and tells how long each scrape took: several scrapers begin at the same moment,
+/* Scrapes pages as Prometheus does, and prints how long each scrape took: several scrapers begin at the same moment,
  * each over a connection that stays open, and take the servers in turns. It does nothing else meanwhile: no collector
  * of its own, no event loop, so that what is measured is the server. scraper SCRAPERS ENCODING ROUNDS EVERY_MS PORT...
  * One line a scrape: the server's place among the ports, nanoseconds from before the request is written until the last
- * byte of the body is read. A request is due every EVERY_MS milliseconds. Anything but a body of a told length is an
+ * byte of the body is read. A request is due every EVERY_MS milliseconds. Anything but a body of a given length is an
  * error. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,11 +33,11 @@ typedef struct {
     uint64_t *took; /* rounds × servers, nanoseconds */
 } scraper;
 
-__attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *words, ...) {
+__attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...) {
     va_list list;
-    va_start(list, words);
+    va_start(list, format);
     fputs("scraper: ", stderr);
-    vfprintf(stderr, words, list);
+    vfprintf(stderr, format, list);
     fputc('\n', stderr);
     va_end(list);
     exit(1);
@@ -72,9 +72,9 @@ static const char *header(const char *text, const char *name) {
     return NULL;
 }
 
-static size_t receive(int socket_fd, void *into, size_t room, uint16_t port) {
+static size_t receive(int socket_fd, void *into, size_t capacity, uint16_t port) {
     for (;;) {
-        ssize_t got = recv(socket_fd, into, room, 0);
+        ssize_t got = recv(socket_fd, into, capacity, 0);
         if (got > 0) return (size_t)got;
         if (got < 0 && errno == EINTR) continue;
         fail("port %u: %s amid an answer", port, got == 0 ? "it hung up" : strerror(errno));
@@ -99,9 +99,9 @@ static void scrape(int socket_fd, uint16_t port) {
     if (strncmp(head, "HTTP/1.1 200 ", 13) != 0) fail("port %u: %.*s", port, (int)strcspn(head, "\r"), head);
     size_t got = have - (size_t)(end + 4 - head);
     end[2] = 0;
-    const char *told = header(head, "content-length");
-    if (!told) fail("port %u: it does not tell how long the body is", port);
-    size_t length = strtoull(told, NULL, 10);
+    const char *value_text = header(head, "content-length");
+    if (!value_text) fail("port %u: it has no content-length", port);
+    size_t length = strtoull(value_text, NULL, 10);
     if (length == 0) fail("port %u: an empty body", port);
     char body[65536];
     while (got < length) got += receive(socket_fd, body, length - got < sizeof body ? length - got : sizeof body, port);
@@ -121,24 +121,24 @@ static void *run(void *argument) {
     return NULL;
 }
 
-static unsigned number(const char *word, const char *what, unsigned least, unsigned most) {
+static unsigned number(const char *text, const char *what, unsigned least, unsigned most) {
     char *end;
-    unsigned long value = strtoul(word, &end, 10);
-    if (*word == 0 || *end != 0 || value < least || value > most)
-        fail("%s is from %u to %u, not \"%s\"", what, least, most, word);
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text == 0 || *end != 0 || value < least || value > most)
+        fail("%s is from %u to %u, not \"%s\"", what, least, most, text);
     return (unsigned)value;
 }
 
-int main(int words, char **word) {
-    if (words < 6 || words > 5 + MOST_SERVERS) fail("usage: scraper SCRAPERS ENCODING ROUNDS EVERY_MS PORT...");
-    unsigned scrapers = number(word[1], "SCRAPERS", 1, MOST_SCRAPERS);
-    encoding = word[2];
+int main(int argc, char **argv) {
+    if (argc < 6 || argc > 5 + MOST_SERVERS) fail("usage: scraper SCRAPERS ENCODING ROUNDS EVERY_MS PORT...");
+    unsigned scrapers = number(argv[1], "SCRAPERS", 1, MOST_SCRAPERS);
+    encoding = argv[2];
     if (strlen(encoding) > 64 || strpbrk(encoding, "\r\n")) fail("ENCODING is one word");
-    rounds = number(word[3], "ROUNDS", 1, 1000000);
-    every_ms = number(word[4], "EVERY_MS", 1, 60000);
-    servers = (unsigned)words - 5;
+    rounds = number(argv[3], "ROUNDS", 1, 1000000);
+    every_ms = number(argv[4], "EVERY_MS", 1, 60000);
+    servers = (unsigned)argc - 5;
     for (unsigned server = 0; server < servers; server += 1)
-        ports[server] = (uint16_t)number(word[5 + server], "PORT", 1, 65535);
+        ports[server] = (uint16_t)number(argv[5 + server], "PORT", 1, 65535);
 
     static scraper all[MOST_SCRAPERS];
     pthread_t threads[MOST_SCRAPERS];

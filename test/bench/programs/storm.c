@@ -67,8 +67,8 @@ static void start_context(void) {
     must(set_current(context), "cuCtxSetCurrent");
 }
 
-static void wait_for(_Atomic int *word, int value) {
-    while (atomic_load(word) < value) usleep(100);
+static void wait_for(_Atomic int *counter, int value) {
+    while (atomic_load(counter) < value) usleep(100);
 }
 
 /* A starting line that costs nothing while it is waited at: the reader goes on when the last writer closes. */
@@ -92,7 +92,7 @@ static int start(int count) {
         double before = now_ms();
         start_context();
         shared->ms[i] = now_ms() - before;
-        /* Nobody leaves before all are in: they are one container's processes at one time. */
+        /* No process ends before all have started: they are one container's processes at one time. */
         atomic_fetch_add(&shared->ready, 1);
         wait_at(&leave);
         _exit(0);
@@ -133,7 +133,7 @@ static void survive(int times) {
     _exit(0);
 }
 
-/* The survivor is a child, too: whoever forks must not have started CUDA. */
+/* The survivor is a child, too: a process that forks must not have started CUDA. */
 static int kill_storm(int times) {
     pid_t survivor = fork();
     if (survivor == 0) survive(times);

@@ -139,10 +139,10 @@ extern struct rt_driver rt_driver;
 
 /* Finds and starts the driver, the first time. */
 rt_result rt_start(void);
-/* The same, and the calling thread has a context: whoever's is current, or the primary one of its device. */
+/* The same, and the calling thread has a context: the current one, or the primary one of its device. */
 rt_result rt_enter(void);
 rt_result rt_primary(int device, abi_context *context);
-/* Every entry point's last word: keeps failures for cudaGetLastError, counts what is not supported. */
+/* The end of every entry point: keeps failures for cudaGetLastError, counts what is not supported. */
 rt_result rt_answer(rt_result result);
 
 /* An entry point that needs no more than a context and one call. */

@@ -71,7 +71,7 @@ EXPORT rt_result cudaMemcpy2DAsync(abi_devptr to, size_t to_pitch, abi_devptr fr
     rt_result result = rt_enter();
     if (kind < HOST_TO_HOST || kind > BY_ADDRESS) result = ABI_ERROR_INVALID_VALUE;
     if (result != ABI_SUCCESS) return rt_answer(result);
-    /* Every address means one thing, so both sides can be told by it. */
+    /* Every address means one thing, so it identifies both sides. */
     abi_memcpy_2d rows = {.src_type = ABI_MEMORY_UNIFIED,
                           .src_device = from,
                           .src_pitch = from_pitch,

@@ -41,22 +41,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kernel **table;
 static size_t capacity, count;
 
-static size_t place_of(struct kernel **places, size_t room, const void *stub) {
+static size_t place_of(struct kernel **places, size_t slots, const void *stub) {
     size_t at = ((uintptr_t)stub >> 4) * 0x9e3779b97f4a7c15u >> 20;
-    while (places[at % room] && places[at % room]->stub != stub) at++;
-    return at % room;
+    while (places[at % slots] && places[at % slots]->stub != stub) at++;
+    return at % slots;
 }
 
 static bool grow(void) {
-    size_t room = capacity ? capacity * 2 : 1024;
-    struct kernel **places = calloc(room, sizeof *places);
+    size_t slots = capacity ? capacity * 2 : 1024;
+    struct kernel **places = calloc(slots, sizeof *places);
     if (!places) return false;
     for (size_t i = 0; i < capacity; i++) {
-        if (table[i]) places[place_of(places, room, table[i]->stub)] = table[i];
+        if (table[i]) places[place_of(places, slots, table[i]->stub)] = table[i];
     }
     free(table);
     table = places;
-    capacity = room;
+    capacity = slots;
     return true;
 }
 

@@ -126,8 +126,9 @@ function runHelm(bed: Bed, helm: string, args: readonly string[], input = ''): R
 }
 
 /**
- * `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. helm's watcher, the default,
- * fails where a workload is ready with all others and no longer when it is read once more; the other strategy asks again.
+ * `helm upgrade --install` of the chart; waits until all of it is ready; throws with helm's message. helm's watcher,
+ * the default, fails where a workload is ready with all others and no longer when it is read once more; the other
+ * strategy asks again.
  */
 export function installChart(bed: Bed, helm: string, values: object): void {
   const args = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];

@@ -14,7 +14,7 @@ abi_result cuDevicePrimaryCtxRetain(abi_context *context, abi_device device);
 abi_result cuCtxSetCurrent(abi_context context);
 abi_result cuMemAlloc_v2(abi_devptr *at, size_t bytes);
 
-/* The driver finds its node by the path of the object that it lies in, which no static libc tells. */
+/* The driver finds its node by the path of the object that it lies in, which a static libc does not provide. */
 int dladdr(const void *address, Dl_info *info) {
     static char path[4096];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);

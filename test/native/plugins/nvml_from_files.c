@@ -1,11 +1,11 @@
-/* A management library with one GPU of 16 GiB, of which those processes are told whose pids stand in the file beside
+/* A management library with one GPU of 16 GiB, which lists the processes whose PIDs are in the file beside
  * the library that is named like it with ".pids", one behind the other with spaces, each with as many bytes as its
  * place there. The file with ".uses" says how they use it: a code of NVML to fail with, 0 for none, and rows of pid,
- * percent of SMs, wall clock in microseconds, and percent of memory, encoder and decoder, all of which are told
+ * percent of SMs, wall clock in microseconds, and percent of memory, encoder and decoder, all of which are reported
  * whatever was seen already. The file with ".raw" is an answer byte by byte: a line with the ending of the name that
  * answers so ("-" for none), its code, count and how many bytes it writes, then those; all other names of the list are
- * not there then. The file with ".tells" has what the GPU tells of itself: total, used and free bytes, and the two
- * percentages of its use. Where there is a fifo with ".late", the list is given once somebody has opened it to write,
+ * not there then. The file with ".readings" has the figures of the GPU: total, used and free bytes, and the two
+ * percentages of its use. Where there is a fifo with ".late", the list is given once a process has opened it to write,
  * and closed it, as it was when it was asked for. Where there is one with ".nameless", the GPU's UUID is empty. */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -47,10 +47,10 @@ EXPORT int nvmlDeviceGetUUID(nvml_abi_device device, char *uuid, unsigned size) 
     return NVML_ABI_SUCCESS;
 }
 
-static void tells(struct nvml_abi_memory_v1 *memory, struct nvml_abi_utilization *use) {
+static void readings(struct nvml_abi_memory_v1 *memory, struct nvml_abi_utilization *use) {
     *memory = (struct nvml_abi_memory_v1){.total = LISTED_BYTES, .free = LISTED_BYTES};
     *use = (struct nvml_abi_utilization){0};
-    FILE *file = beside("tells");
+    FILE *file = beside("readings");
     if (!file) return;
     unsigned long long total, used, left;
     if (fscanf(file, "%llu %llu %llu %u %u", &total, &used, &left, &use->gpu, &use->memory) == 5)
@@ -59,12 +59,12 @@ static void tells(struct nvml_abi_memory_v1 *memory, struct nvml_abi_utilization
 }
 EXPORT int nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memory_v1 *memory) {
     struct nvml_abi_utilization use;
-    tells(memory, &use);
+    readings(memory, &use);
     return NVML_ABI_SUCCESS;
 }
 EXPORT int nvmlDeviceGetUtilizationRates(nvml_abi_device device, struct nvml_abi_utilization *use) {
     struct nvml_abi_memory_v1 memory;
-    tells(&memory, use);
+    readings(&memory, use);
     return NVML_ABI_SUCCESS;
 }
 
@@ -90,13 +90,13 @@ EXPORT int nvmlDeviceGetProcessUtilization(nvml_abi_device device, struct nvml_a
 static int raw(FILE *file, const char *own, unsigned *count, void *entries) {
     char name[8];
     int code = NVML_ABI_UNKNOWN;
-    unsigned told = 0;
+    unsigned reported = 0;
     size_t bytes = 0;
-    if (fscanf(file, "%7s %d %u %zu", name, &code, &told, &bytes) != 4 || strcmp(name, own) != 0)
+    if (fscanf(file, "%7s %d %u %zu", name, &code, &reported, &bytes) != 4 || strcmp(name, own) != 0)
         code = NVML_ABI_FUNCTION_NOT_FOUND;
     else if (fgetc(file) != '\n' || fread(entries, 1, bytes, file) != bytes) code = NVML_ABI_UNKNOWN;
     fclose(file);
-    *count = told;
+    *count = reported;
     return code;
 }
 

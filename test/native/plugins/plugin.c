@@ -16,7 +16,7 @@ __attribute__((visibility("default"))) size_t plugin_total_mib(void) {
 }
 
 /* For conformance.c: by name as this object finds it, the library that stands here as the driver, and what that has by
- * a name. No call is a jump: where it returns to tells libc who asks, and from which namespace. */
+ * a name. No call is a jump: libc finds the caller and its namespace by the return address. */
 __attribute__((visibility("default"))) void *plugin_find(const char *name) {
     void *volatile found = dlsym(RTLD_DEFAULT, name);
     return found;

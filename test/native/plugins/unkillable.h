@@ -36,7 +36,7 @@ static void keep(pid_t process, int ready) {
     _exit(0);
 }
 
-/* Does not return, but where nobody can hold it. */
+/* Does not return, except where no process can be held. */
 static void hold(void) {
     int go[2], ready[2];
     char byte;

@@ -29,10 +29,10 @@ static struct {
 } slots[64];
 static unsigned slot_count;
 
-static bool ask(uint32_t op, uint64_t argument, struct sim_reply *reply, void *payload, size_t room) {
+static bool ask(uint32_t op, uint64_t argument, struct sim_reply *reply, void *payload, size_t capacity) {
     struct sim_request request = {.op = op, .arg = {argument}};
-    struct iovec parts[2] = {{reply, sizeof *reply}, {payload, room}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = room ? 2 : 1};
+    struct iovec parts[2] = {{reply, sizeof *reply}, {payload, capacity}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = capacity ? 2 : 1};
     ssize_t length;
     if (send(node_socket, &request, sizeof request, MSG_NOSIGNAL) != (ssize_t)sizeof request) return false;
     do length = recvmsg(node_socket, &message, MSG_CMSG_CLOEXEC);

@@ -4,7 +4,7 @@
  * NODE is the simulated node's folder, GRANT the container's files for two GPUs, SCRATCH a folder for this run alone.
  * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
  * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but those
- * of a file out; --say tells each step. One line of JSON at the end; exit 1 if something was wrong. */
+ * of a file out; --say prints each step. One line of JSON at the end; exit 1 if something was wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -175,7 +175,7 @@ static void account(void) {
     if (text) fail(text);
     for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
         uint64_t charged = check_charged(gpu, 0);
-        shared->room[gpu] = charged < shared->grant[gpu] ? shared->grant[gpu] - charged : 0;
+        shared->left[gpu] = charged < shared->grant[gpu] ? shared->grant[gpu] - charged : 0;
     }
     if (atomic_load(&shared->wrong_forks)) fail("a forked child had CUDA");
 }
@@ -324,7 +324,7 @@ static void do_step(const struct step *step) {
 static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) {
     bool asked[PROCESSES] = {false};
     uint64_t number = mix_of(seed, first, 100);
-    memset(shared->room, 0, sizeof shared->room);
+    memset(shared->left, 0, sizeof shared->left);
     shared->at_once = true;
     struct process *victim = number % 2 ? &processes[number / 2 % PROCESSES] : NULL;
     for (unsigned i = 0; i < PROCESSES && !wrong; i++) {

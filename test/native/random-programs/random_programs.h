@@ -36,7 +36,7 @@ struct letter {
 struct shared {
     uint64_t seed;
     uint64_t grant[GPUS], context[GPUS], granule[GPUS];
-    uint64_t room[GPUS];          /* left of the grant when the step began; 0 where it cannot be told */
+    uint64_t left[GPUS];          /* left of the grant when the step began; 0 where that is not known */
     _Atomic uint32_t wrong_forks; /* forked children that had CUDA */
     bool at_once;                 /* a burst: the other processes go on meanwhile */
     uint64_t verbs;               /* a bit for each that is done; the others are left out */
@@ -71,9 +71,9 @@ struct request {
 };
 struct answer {
     int32_t result;
-    bool refused;  /* out of memory that nobody injected: `need` bytes of `gpu` were asked for */
-    bool unjudged; /* it cannot be told from outside whether that was right */
-    bool stale;    /* pools may have given memory back since the ledger was last told */
+    bool refused;  /* out of memory that was not injected: `need` bytes of `gpu` were asked for */
+    bool unjudged; /* whether that was right cannot be seen from outside */
+    bool stale;    /* pools may have given memory back since the ledger was last updated */
     bool away;     /* checkpointed */
     uint32_t gpu;
     uint64_t need[GPUS];

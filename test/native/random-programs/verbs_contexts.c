@@ -223,7 +223,7 @@ void verb_hidden(struct lane *lane, const struct step *step) {
     abi_context handle = NULL;
     abi_devptr at = 0;
     if (FULL(lane->contexts) || primary(lane, device)) return;
-    if (shared->room[gpu_of[device]] < shared->context[gpu_of[device]]) return; /* nothing would refuse it */
+    if (shared->left[gpu_of[device]] < shared->context[gpu_of[device]]) return; /* nothing would refuse it */
     typedef abi_result (*call)(abi_context *, abi_device);
     if (((call)driver_behind("cuDevicePrimaryCtxRetain"))(&handle, device) != ABI_SUCCESS) return;
     came(lane, handle, device, PRIMARY, NULL);

@@ -262,7 +262,7 @@ void verb_external(struct lane *lane, const struct step *step) {
 
 /* Of memory by handle: another process's, or this one's own. The simulated driver lets memory go with its last handle,
  * mapping or import, where a real one keeps it for its exported file; what is left then is a file as any other, so that
- * nothing can be told of another's while that one goes on. */
+ * another's state is not known while that one goes on. */
 void verb_external_of(struct lane *lane, const struct step *step) {
     struct letter letter;
     const struct physical *physical = ANY(lane->physicals, step->random[0]);

@@ -24,7 +24,7 @@ static bool packed(int device, uint64_t bytes) {
     return bytes < 1u << 20 && bytes < shared->granule[gpu_of[device]];
 }
 
-/* Is there room in a row beside what small requests of this context took? */
+/* Is there free memory in a row beside what small requests of this context took? */
 static bool has_gap(const struct lane *lane, int device, uint64_t bytes) {
     uint64_t granule = shared->granule[gpu_of[device]], units = (bytes + UNIT - 1) / UNIT;
     for (unsigned i = 0; i < lane->blocks.count; i++) {

@@ -181,7 +181,7 @@ void go_to(struct lane *lane, abi_context handle) {
     if (CU("cuCtxSetCurrent", (abi_context), handle) == ABI_SUCCESS) lane->current = handle;
 }
 
-/* ---- the ledger, told anew ---- */
+/* ---- the ledger, updated ---- */
 
 static bool settle_pool(abi_pool pool) {
     return CU("cuMemPoolTrimTo", (abi_pool, size_t), pool, (size_t)-1) == ABI_SUCCESS;
@@ -195,7 +195,7 @@ bool settle(struct lane *lane) {
         all = all && settle_pool(pool);
     }
     for (unsigned i = 0; i < lane->pools.count; i++) all = settle_pool(lane->pools.at[i].handle) && all;
-    if (lane->pool_left) { /* whoever asks what is free waits for what is freed */
+    if (lane->pool_left) { /* a query of free memory waits for what is being freed */
         size_t left, total;
         all = lane->current && CU("cuMemGetInfo_v2", (size_t *, size_t *), &left, &total) == ABI_SUCCESS && all;
     }

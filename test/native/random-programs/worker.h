@@ -126,7 +126,7 @@ void context_gone(struct lane *lane, abi_context handle);
 /* What a green context leaves to the primary one. */
 void context_left(struct lane *lane, abi_context handle, abi_context successor);
 void go_to(struct lane *lane, abi_context handle);
-bool settle(struct lane *lane); /* has the ledger told what pools and graphs reserve now */
+bool settle(struct lane *lane); /* updates the ledger with what pools and graphs reserve now */
 /* Any of a kind, and its file, if it has one, in this process; the caller closes it. False: there is none. */
 bool letter_any(enum letter_kind kind, uint64_t number, struct letter *copy, int *fd);
 void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text);

@@ -40,7 +40,7 @@ export function gpuOf(t: Teardown) {
     );
   /** Sets the GPU's own readings: its memory, and two percentages of its utilization. */
   const reports = (total: bigint, used: bigint, free: bigint, busyPercent: number, memoryBusyPercent: number) =>
-    writeFileSync(`${library}.tells`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
+    writeFileSync(`${library}.readings`, [total, used, free, busyPercent, memoryBusyPercent].join(' '));
   list();
   return { library, list, use, raw, reports };
 }

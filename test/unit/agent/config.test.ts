@@ -1,4 +1,5 @@
-// The agent's settings: file, then flags; whatever is wrong is told at once, with its place and what would be right.
+// The agent's settings: file, then flags; whatever is wrong is reported at once, with its place and what would be
+// right.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -132,7 +132,7 @@ test('dcgm-exporter 5, 6: if one process list failed, the others alone give no f
       const sample = sampleOf([gpu(0, { usedBytes: 6000 * MIB, processLists, failedProcessLists: [failed] })], seen);
       const { state } = follow([listed, sample], grants, byPid);
       const silent = await show(state);
-      // Who is over by what is told is over.
+      // A container that is over by what is reported is over.
       const absent = of.filter((name) => seen.length === 0 || name !== 'cotenant_container_memory_over_limit');
       for (const name of absent) t.is(seriesOf(silent, name), undefined, `${failed}, ${seen.length} seen: ${name}`);
       t.is(seriesOf(silent, 'cotenant_device_processes'), undefined, 'nor of what kind they are');
@@ -184,7 +184,7 @@ test('dcgm-exporter 5: use that the driver does not report is absent everywhere,
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'busy' }), 0.5);
   t.is(seriesOf(page, 'cotenant_container_sm_utilization_ratio', { container: 'idle' }), 0);
 
-  // The totals of what was told stay: the next answer is of this time, too.
+  // The totals of what was reported stay: the next answer is of this time, too.
   const [once, again] = [
     await pageAfter(listed, unreported),
     await pageAfter(listed, unreported, at(true, 50, 1_500_000)),
@@ -193,7 +193,7 @@ test('dcgm-exporter 5: use that the driver does not report is absent everywhere,
   for (const name of COMPUTE_TIME) t.not(seriesOf(once, name), undefined, name);
   t.is(seriesOf(once, 'cotenant_container_memory_used_bytes'), 2 ** 20);
   t.is(seriesOf(again, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 1.5);
-  // What was never told, or not for longer than the driver remembers, has no total.
+  // What was never reported, or not for longer than the driver remembers, has no total.
   const silence = Array.from({ length: 12 }, () => unreported);
   for (const samples of [[unreported], [listed, ...silence]]) {
     const nothing = await pageAfter(...samples);
@@ -202,7 +202,7 @@ test('dcgm-exporter 5: use that the driver does not report is absent everywhere,
   const back = await pageAfter(listed, ...silence, at(true, 0, 2_500_000));
   t.is(seriesOf(back, 'cotenant_container_sm_seconds_total', { container: 'busy' }), 2.5);
 
-  // Whose use it is, is told by the lists.
+  // The lists say whose use it is.
   const unlisted = await pageAfter(listed, at(true, 0, 0, ['graphics']));
   for (const name of COMPUTE) t.is(seriesOf(unlisted, name), undefined, name);
 });

@@ -13,10 +13,10 @@ import { gpu, grantOf, ledgerOf, ofGrant, PID_NAMESPACE, row, sampledProcess, sa
 test('a living process of a grant that is missing from a sample keeps its owner', (t) => {
   const before = new Map(
     [
-      [1, 10, 'untold'],
-      [2, 20, 'untold'],
-      [3, 30, 'told'],
-      [5, 50, 'untold'],
+      [1, 10, 'unreported'],
+      [2, 20, 'unreported'],
+      [3, 30, 'reported'],
+      [5, 50, 'unreported'],
     ].map(([pid, startTicks, id]) => [Number(pid), { id: String(id), startTicks: Number(startTicks) }]),
   );
   const shown = new Map<SampledProcess, Owner>([
@@ -27,7 +27,7 @@ test('a living process of a grant that is missing from a sample keeps its owner'
   const known = remember(
     shown,
     before,
-    (id) => id === 'untold',
+    (id) => id === 'unreported',
     (pid, startTicks) => {
       asked.push(pid);
       return pid === 1 && startTicks === 10;
@@ -37,7 +37,7 @@ test('a living process of a grant that is missing from a sample keeps its owner'
     [...known],
     [
       [5, { id: 'other', startTicks: 50 }],
-      [1, { id: 'untold', startTicks: 10 }],
+      [1, { id: 'unreported', startTicks: 10 }],
     ],
   );
   t.deepEqual(asked, [1, 2], 'what this sample shows wins, and what it tells is final');

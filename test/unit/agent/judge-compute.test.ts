@@ -47,7 +47,7 @@ type Case = {
   readonly besideIsGranted?: boolean;
   /** Second in which the driver does not tell what is used. */
   readonly silentAt?: number;
-  /** Second in which somebody sets the time of day nine seconds ahead. */
+  /** Second in which the time of day is set nine seconds ahead. */
   readonly setAheadAt?: number;
 };
 
@@ -108,7 +108,7 @@ test('a share that is a hard limit is judged, unless its evidence is not firm', 
     'the driver does not say what they use': { gpu: { hasProcessUtilization: false } },
   };
   for (const [what, given] of Object.entries(not)) t.is(after(100, given), 'within', what);
-  // What was used meanwhile is told at once later: a window with that in it proves nothing.
+  // What was used meanwhile is reported at once later: a window with that in it proves nothing.
   t.is(after(61, { silentAt: 30 }), 'within');
   t.is(after(92, { silentAt: 30 }), 'soft');
   // Nor is the time of day a measure of it, which people set.

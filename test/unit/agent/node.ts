@@ -56,7 +56,7 @@ export const sampleOf = (
   gpus: readonly SampledGpu[],
   processes: readonly SampledProcess[],
   atMs = 1_700_000_000_000,
-  /** As if nobody had ever set the time of day. */
+  /** As if the time of day had never been set. */
   bootNs = (atMs - 1_600_000_000_000) * 1e6,
 ): Sample => ({
   // Not the first of its sampler: its counters go on.
@@ -143,7 +143,7 @@ export const ofContainer = (containerId: string, podUid?: string): Owner => ({
   ...(podUid === undefined ? {} : { podUid }),
 });
 
-/** Owners by pid; whoever is not named is of the host. */
+/** Owners by pid; a process that is not named is of the host. */
 export const owners =
   (byPid: Readonly<Record<number, Owner>>) =>
   (process: SampledProcess): Owner =>

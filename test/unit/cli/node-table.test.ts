@@ -162,7 +162,7 @@ test('GPUs show used, usable and granted memory, and missing driver data', (t) =
 test('missing driver data of a tenant is not 0, and no verdict is shown', (t) => {
   const unreported = container({ usedBytes: 0, memoryKnown: false, processesKnown: false });
   t.is(stateOf(unreported), 'unknown');
-  t.is(stateOf({ ...unreported, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is told');
+  t.is(stateOf({ ...unreported, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is reported');
   t.regex(tenantRows(snapshot({ containers: [unreported] }))[1] ?? '', /^trainer +0 +- +1000 .* unknown +abc123$/);
   const unlisted = { ...device({ processLists: [] }), containers: undefined };
   t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);

@@ -181,7 +181,7 @@ test('only time without gaps counts', (t) => {
   const changed: [string, (second: number) => ShareLook][] = [
     ['another limit', (second) => look(second, second, { limitRatio: second < 30 ? 0.2 : 0.25 })],
     ['a gap in the samples', (second) => look(second, second, { gaps: second < 30 ? 0 : 1 })],
-    ['nobody looked', (second) => look(second < 30 ? second : second + 11, second)],
+    ['no sample was taken', (second) => look(second < 30 ? second : second + 11, second)],
     ['the clock was set back', (second) => look(second < 30 ? second + 100 : second, second)],
     ['a new sampler counts anew', (second) => look(second, second < 30 ? second : second - 30)],
   ];

@@ -38,7 +38,7 @@ test('our driver limits are set, changed and removed; others stay', (t) => {
     [of(101), [100], 100, 'set'],
     [of(101), [100], undefined, 'clear'],
     [of(100), [50, 100], 50, 'set'],
-    // The very amount that is wanted, but nobody knows of having set it.
+    // The very amount that is wanted, but no record says that it was set.
     [of(100), [], 100, 'leave'],
     [of(70), [100], 100, 'leave'],
     [of(100, 1), [100], 100, 'leave'],

@@ -363,7 +363,7 @@ test('every stop follows from the samples right before it', (t) => {
           const hard = run.slice(-rules.hardSamples).filter(({ severity }) => severity === 'hard').length;
           const asked = run.findLast((entry) => entry.action === 'terminate');
           const graceOver = asked !== undefined && atMs - asked.atMs >= rules.graceSeconds * 1000;
-          if (hard < rules.hardSamples && !graceOver) fail('killed without a ground');
+          if (hard < rules.hardSamples && !graceOver) fail('killed without a reason');
         }
       }),
       { numRuns: 1000 },
@@ -384,7 +384,7 @@ test('a stop has its outcome before the next one, and only a closed gate is open
           } else if (action !== 'none' && pending) fail(`${action} while a stop is under way`);
           if (action === 'kill') {
             pending = true;
-            open = true; // whoever comes next starts with an open gate
+            open = true; // the next process starts with an open gate
           }
           if (action === 'close-gate' && !open) fail('closed twice');
           if (action === 'open-gate' && open) fail('opened twice');

@@ -1,4 +1,4 @@
-// Is more told for processes than for the GPU: who is over all the same.
+// Where more is reported for processes than for the GPU: which container is over all the same.
 import test from 'ava';
 import { type EvidenceStrength, evidenceStrength, type MemoryEvidence } from '../../../src/policy/memory-evidence.ts';
 import { DEFAULT_TOLERANCE, judge, type MemoryVerdict } from '../../../src/policy/memory-verdict.ts';
@@ -6,7 +6,7 @@ import { DEFAULT_TOLERANCE, judge, type MemoryVerdict } from '../../../src/polic
 const GIB = 2 ** 30;
 type Process = readonly [gib: number, inLedger: boolean];
 
-/** A container of 20 GiB beside others of whom so much is told. */
+/** A container of 20 GiB beside others for which so much is reported. */
 function strength(
   own: readonly Process[],
   othersGib: number,

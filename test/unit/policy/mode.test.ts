@@ -1,4 +1,4 @@
-// Which mode holds for a container: who may say what, and that nobody but an administrator makes it weaker.
+// Which mode holds for a container: which object may set what, and that only an administrator makes it weaker.
 import test from 'ava';
 import { MODES, type Mode } from '../../../src/api/request.ts';
 import { effectiveMode, notWeakerThan, parseMode, resolveRequestedMode } from '../../../src/policy/mode.ts';

@@ -1,4 +1,4 @@
-// The smallest share that would have fitted: what decides it, and when nobody can know it.
+// The smallest share that would have fitted: what decides it, and when it cannot be known.
 import test from 'ava';
 import fc from 'fast-check';
 import { MIB } from '../../../src/common/quantity.ts';
@@ -44,7 +44,7 @@ test('sizes are peaks rounded up to MiB and percent; the GPU with the highest de
     ['more than a GPU is a GPU', [gpu({ compute: { peak: 1.2 }, coresHeld: false })], [1000, false, 100, false, 76]],
     ['two GPUs', [gpu(), gpu({ memory: { peak: 3000 * MIB }, compute: { peak: 0.1 } })], [3000, false, 30, false, 27]],
     ['nothing was held', [gpu({ memory: { peak: 0 } })], [undefined, undefined, undefined, undefined, undefined]],
-    ['nobody remembers the grant', [gpu({ grantedBytes: undefined })], [1000, false, 30, false, undefined]],
+    ['the grant is not recorded', [gpu({ grantedBytes: undefined })], [1000, false, 30, false, undefined]],
     ['over its grant', [gpu({ memory: { peak: 5000 * MIB } })], [5000, false, 30, false, -22]],
   ];
   for (const [what, gpus, expected] of cases) t.deepEqual(sizes(of(...gpus)), expected, what);

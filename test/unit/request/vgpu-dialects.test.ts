@@ -1,5 +1,6 @@
-// Golden cases of the vGPU dialects and of TKE's. Meanings and units are those of the projects' own pages: project-hami.io (userguide,
-// "Device sharing" and "Configure"), the user guide of Volcano's vGPU, the READMEs of vgpu-manager and of tkestack/gpu-manager.
+// Golden cases of the vGPU dialects and of TKE's. Meanings and units are those of the projects' own pages:
+// project-hami.io (userguide, "Device sharing" and "Configure"), the user guide of Volcano's vGPU, the READMEs of
+// vgpu-manager and of tkestack/gpu-manager.
 import test from 'ava';
 import { MIB } from '../../../src/common/quantity.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';

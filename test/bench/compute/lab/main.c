@@ -16,8 +16,8 @@
 
 struct lab lab;
 
-static void fail(const char *what, const char *word) {
-    fprintf(stderr, "lab: %s: %s\n", what, word);
+static void fail(const char *what, const char *argument) {
+    fprintf(stderr, "lab: %s: %s\n", what, argument);
     exit(2);
 }
 
@@ -67,11 +67,11 @@ static void add_tenant(char *words) {
     *tenant = (struct tenant){.kernel_ns = 200 * US, .nodes = 1, .processes = 1, .load_percent = 30};
     tenant->index = lab.count++;
     char *save;
-    for (char *word = strtok_r(words, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
-        char *colon = strchr(word, ':');
-        if (!colon) fail("no value", word);
+    for (char *argument = strtok_r(words, ",", &save); argument; argument = strtok_r(NULL, ",", &save)) {
+        char *colon = strchr(argument, ':');
+        if (!colon) fail("no value", argument);
         *colon = 0;
-        set_tenant(tenant, word, colon + 1);
+        set_tenant(tenant, argument, colon + 1);
     }
     if (tenant->form == FORM_SYNC) tenant->burst = 1;
     if (tenant->form == FORM_BURSTY && !tenant->burst) tenant->burst = 100;
@@ -118,9 +118,9 @@ static void command(void *about, uint64_t unused) {
     }
 }
 
-static void read_word(char *word) {
-    char *value = strchr(word, '=');
-    if (!value) fail("not KEY=VALUE", word);
+static void read_argument(char *argument) {
+    char *value = strchr(argument, '=');
+    if (!value) fail("not KEY=VALUE", argument);
     value++;
     static const struct law *const laws[] = {&native_law, &cotenant_law, &count_bucket_law, &event_bucket_law};
     static const char *const names[] = {"native", "cotenant", "count_bucket", "event_bucket", NULL};
@@ -139,20 +139,20 @@ static void read_word(char *word) {
         {"unknown_us=", &lab.gate.unknown_ns, US},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (strncmp(word, numbers[i].key, strlen(numbers[i].key)) != 0) continue;
+        if (strncmp(argument, numbers[i].key, strlen(numbers[i].key)) != 0) continue;
         *numbers[i].to = number(value) * numbers[i].unit;
         return;
     }
-    if (!strncmp(word, "law=", 4)) lab.law = laws[choice(names, value)];
-    else if (!strncmp(word, "policy=", 7)) lab.policy = (enum cot_policy)number(value);
-    else if (!strncmp(word, "instances=", 10)) lab.instances = (uint32_t)number(value);
-    else if (!strncmp(word, "credit_longest=", 15)) lab.tuning.credit_longest = (uint32_t)number(value);
-    else if (!strncmp(word, "swallow=", 8)) lab.swallow = number(value);
-    else if (!strncmp(word, "tenant=", 7)) add_tenant(value);
-    else if (!strncmp(word, "set=", 4) || !strncmp(word, "stop=", 5) || !strncmp(word, "resume=", 7) ||
-             !strncmp(word, "restart=", 8))
-        at(number(value) * MS, command, word, 0);
-    else fail("not known", word);
+    if (!strncmp(argument, "law=", 4)) lab.law = laws[choice(names, value)];
+    else if (!strncmp(argument, "policy=", 7)) lab.policy = (enum cot_policy)number(value);
+    else if (!strncmp(argument, "instances=", 10)) lab.instances = (uint32_t)number(value);
+    else if (!strncmp(argument, "credit_longest=", 15)) lab.tuning.credit_longest = (uint32_t)number(value);
+    else if (!strncmp(argument, "swallow=", 8)) lab.swallow = number(value);
+    else if (!strncmp(argument, "tenant=", 7)) add_tenant(value);
+    else if (!strncmp(argument, "set=", 4) || !strncmp(argument, "stop=", 5) || !strncmp(argument, "resume=", 7) ||
+             !strncmp(argument, "restart=", 8))
+        at(number(value) * MS, command, argument, 0);
+    else fail("not known", argument);
 }
 
 static int by_size(const void *a, const void *b) {
@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
         .gate = cot_default_gate,
         .end_ns = 12 * SECOND_NS,
     };
-    for (int i = 1; i < argc; i++) read_word(argv[i]);
+    for (int i = 1; i < argc; i++) read_argument(argv[i]);
     if (lab.law == &cotenant_law) agent_start();
     for (uint32_t i = 0; i < lab.count; i++) at(lab.tenants[i].join_ns, join, &lab.tenants[i], 0);
     run_until(lab.end_ns);

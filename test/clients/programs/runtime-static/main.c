@@ -1,4 +1,4 @@
-/* A program with NVIDIA's CUDA runtime linked into it, which is what nvcc does unless told otherwise: says what the
+/* A program with NVIDIA's CUDA runtime linked into it, which is what nvcc does by default: says what the
  * runtime answers. Knows nothing of Cotenant. */
 #include <stddef.h>
 #include <stdio.h>

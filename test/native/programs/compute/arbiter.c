@@ -4,7 +4,7 @@
 
 /* ---- one GPU ---- */
 
-/* Rule 1: of a launch whose length nobody knows, one is under way. */
+/* Rule 1: of a launch whose length is not known, one is under way. */
 static void probe_case(void) {
     struct container *one = add(1, soft);
     struct cot_launch launch;
@@ -31,7 +31,7 @@ static void depth_case(void) {
     CHECK(launches == cot_default_tuning.quantum_ns / MS);
 }
 
-/* Rule 3: what the arbiter said of when to come back binds nobody. */
+/* Rule 3: the time at which the arbiter asked to be called again is not binding. */
 static void wake_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
     decide();
@@ -53,7 +53,7 @@ static void wake_case(void) {
     CHECK(granted(one, 0));
 }
 
-/* Rule 4: whoever waits for a peer's long launch keeps what it is owed for that time. */
+/* Rule 4: a container that waits for a peer's long launch keeps what it is owed for that time. */
 static void credit_case(void) {
     struct container *one = add(1, half), *two = add(1, half);
     struct cot_launch launch;
@@ -117,7 +117,7 @@ static void anticipation_case(void) {
     CHECK(after > before && gpu->virtual_ns - after <= 2 * cot_default_tuning.quantum_ns);
 }
 
-/* A holder without work loses the GPU to whoever wants it, and keeps it otherwise. */
+/* A holder without work loses the GPU to any container that wants it, and keeps it otherwise. */
 static void idle_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
     struct cot_launch launch;
@@ -135,7 +135,7 @@ static void idle_case(void) {
     CHECK(granted(two, 0) && !granted(one, 0));
 }
 
-/* A holder that neither ends its work nor says anything is passed by, pays for the wait, and is in nobody's way after.
+/* A holder that neither ends its work nor says anything is passed by, pays for the wait, and delays no other after.
  */
 static void overrun_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
@@ -163,7 +163,7 @@ static void overrun_case(void) {
     CHECK(contended > 400 * US && contended < 600 * US); /* half of its millisecond was the other's */
 }
 
-/* High may launch behind what is under way at once, others queue little beside it, and nobody pays for the other. */
+/* High may launch behind what is under way at once, others queue little beside it, and neither pays for the other. */
 static void high_case(void) {
     struct container *one = add(1, soft), *two = add(1, high);
     struct cot_launch launch;
@@ -211,7 +211,7 @@ static void high_case(void) {
 /* ---- several GPUs ---- */
 
 /* Two containers with two GPUs each whose launches on both GPUs need one another, started from opposite ends: both
- * get both GPUs, in turns, and nobody is passed by. */
+ * get both GPUs, in turns, and none is passed over. */
 static void gang_case(void) {
     struct container *pair[] = {add(2, soft), add(2, soft)}, *single = add(1, soft);
     struct cot_batch alone = {0};

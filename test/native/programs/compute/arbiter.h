@@ -70,7 +70,7 @@ static inline void beat(void) {
     for (uint32_t i = 0; i < count; i++) ((struct cot_lease_page_header *)containers[i].page)->heartbeat_ns = now;
 }
 
-/* The agent's thread: reports of all, until nobody needs another look. */
+/* The agent's thread: reports of all, until none needs another look. */
 static inline void decide_with(const uint64_t *dead) {
     beat();
     for (uint32_t rounds = 0;; rounds++) {

@@ -10,8 +10,8 @@ struct flying {
     uint64_t begun, ends;
 };
 
-/* Random programs under random shares. At no time is work of two under way, unless one did not drain in time; nobody is
- * charged more time than passed; whoever waits gets its turn; epochs only grow (decide_with). */
+/* Random programs under random shares. At no time is work of two under way, unless one did not drain in time; no one is
+ * charged more time than passed; each that waits gets its turn; epochs only grow (decide_with). */
 static void exclusive(bool scribbled) {
     uint32_t many = 2 + (uint32_t)draw(6);
     bool hard = draw(2);
@@ -79,7 +79,7 @@ static void scribbled_case(void) {
 
 /* ---- single faults ---- */
 
-/* A process that died with work under way holds nobody up once the agent knows. */
+/* A process that died with work under way delays no other once the agent knows. */
 static void crash_case(void) {
     struct container *one = add(1, soft), *two = add(1, soft);
     struct cot_launch launch;
@@ -149,7 +149,7 @@ static void slept_case(void) {
     run(one, 0, 7, 1 * MS);
     decide();
     now += 5000 * MS;
-    run(one, 0, 7, 1 * MS); /* on its own credit, most of which nobody used */
+    run(one, 0, 7, 1 * MS); /* on its own credit, most of which was not used */
     uint64_t from = now, used = 0;
     for (; now < from + 1000 * MS; now += 500 * US) {
         decide();

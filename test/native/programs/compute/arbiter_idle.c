@@ -132,7 +132,7 @@ static void promises(void) {
     }
 }
 
-/* Who rings gets the lease, and everybody is told at once that the arbiter is back. */
+/* The container that rings gets the lease, and all learn at once that the arbiter is back. */
 static void heard(void) {
     begin(PAGES);
     CHECK(launch(1));
@@ -168,7 +168,7 @@ static void plans(void) {
     CHECK(beat_of(2) == last);
 }
 
-/* An arbiter that was killed, or hangs, while it rests: nobody is there, and time is this case's own. */
+/* An arbiter that was killed, or hangs, while it rests: no container is active, and time is this case's own. */
 static struct cot_verdict ask(uint64_t now, uint64_t rung) {
     struct cot_launch launch;
     struct cot_wait wait = {.rung_ns = rung};
@@ -186,7 +186,7 @@ static void gone(void) {
     CHECK(!verdict.away && !verdict.go && verdict.until_ns == now + 1 + STALE);
     verdict = ask(now + 1 + STALE, now + 1);
     CHECK(verdict.away && verdict.go);
-    /* Nobody of this process waits for the same promise again. */
+    /* No thread of this process waits for the same promise again. */
     verdict = ask(now + 2 + STALE, 0);
     CHECK(verdict.away && verdict.go);
     /* One that is back is believed, and so is what it promises next. */
@@ -197,13 +197,13 @@ static void gone(void) {
     /* A promise that has run out is as old as a heartbeat of then. */
     CHECK(!ask(now + SECOND + STALE, 0).away);
     CHECK(ask(now + SECOND + STALE + 1, 0).away);
-    /* Whoever wrote it, no promise is waited for any longer. */
+    /* Whichever process wrote it, no promise is waited for any longer. */
     cot_lease_page_rest(header_of(0), UINT64_MAX);
     CHECK(!ask(now + SECOND, now + SECOND - STALE + 1).away);
     CHECK(ask(now + SECOND, now + SECOND - STALE).away);
 }
 
-/* What is under way at a time at which nobody can have known of the arbiter drains before anybody gets the GPU. */
+/* What is under way at a time at which no container can have known of the arbiter drains before any gets the GPU. */
 static void late(void) {
     static struct cot_arbiter arbiter;
     static const struct cot_share share = {.guarantee_ppm = 250000, .limit_ppm = 250000};

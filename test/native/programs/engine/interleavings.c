@@ -331,7 +331,7 @@ static void ended_unseen(void) {
 }
 
 /* A green context ends while another thread allocates with its view current, which the primary context has then; or, if
- * it ends as well, nobody. */
+ * it ends as well, no process. */
 static void make_green(void) {
     abi_green_context green = NULL;
     next_handle = GREEN;
@@ -484,7 +484,7 @@ int main(int argc, char **argv) {
                  {"forked", forked}};
     if (argc != 3) return fputs("usage: interleavings DIR CASE\n", stderr), 2;
     folder = argv[1];
-    alarm(60); /* whoever waits for ever is a failure */
+    alarm(60); /* a wait without end is a failure */
     start_engine(real, folder);
     if (cot_attach() != ABI_SUCCESS) return 3;
     for (unsigned i = 0; i < sizeof CASES / sizeof *CASES; i++) {

@@ -131,7 +131,7 @@ static void *take_and_free(void *argument) {
 
 /* Reads every count that others write, as a process that reserves does, and as one that looks for the dead. */
 static void *sum_and_reap(void *argument) {
-    if (cot_attach() != ABI_SUCCESS) atomic_fetch_add(&shared->wrong, 1); /* whoever is first attaches for all */
+    if (cot_attach() != ABI_SUCCESS) atomic_fetch_add(&shared->wrong, 1); /* the first one attaches for all */
     while (!atomic_load(&ended)) {
         /* A count below zero is a huge one. What others only announce counts too, so a sum can pass the grant. */
         if (cot_container_usage(0) > grant * 16) atomic_fetch_add(&shared->wrong, 1);
@@ -140,7 +140,7 @@ static void *sum_and_reap(void *argument) {
     return NULL;
 }
 
-/* Nobody goes before everybody has come here, or he would rightly be found dead. */
+/* No process ends before all have come here, or it would rightly be found dead. */
 static void meet(uint64_t all) {
     atomic_fetch_add(&shared->done, 1);
     for (int tries = 0; tries < 600000 && atomic_load(&shared->done) < all; tries++) usleep(100); /* if one has died */

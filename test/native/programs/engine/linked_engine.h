@@ -11,7 +11,7 @@
 
 static union {
     struct cot_state state;
-    char room[COT_STATE_BYTES];
+    char storage[COT_STATE_BYTES];
 } kept;
 static _Thread_local struct cot_thread own_thread;
 static const char *grant_folder;

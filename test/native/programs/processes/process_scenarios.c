@@ -126,7 +126,7 @@ static void *allocate_in_ending(void *argument) {
         abi_result result = round % 3 == 0   ? alloc(&pointer, 4u << 20)
                             : round % 3 == 1 ? alloc_managed(&pointer, 4u << 20, 1)
                                              : make_array(&array, &shape);
-        /* The driver has the second for whoever asks it only for the context's device, as the interposer does. */
+        /* The driver has the second for programs that ask it only for the context's device, as the interposer does. */
         if (result == ABI_ERROR_CONTEXT_IS_DESTROYED || result == ABI_ERROR_INVALID_CONTEXT) atomic_fetch_add(&late, 1);
         else if (result != ABI_SUCCESS) atomic_fetch_add(&failures, 1);
         atomic_store(&ending, NULL);

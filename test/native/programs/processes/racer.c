@@ -64,8 +64,8 @@ static double waited_for_cpu(void) {
 #define LOOK_NS 1000000
 #define LEAST_AWAY_US 500
 
-/* Whoever runs this machine may take a processor away, with who was on it, and with it all who wait for that one:
- * nothing but a clock tells. One of these is on each processor, before all others; what it comes too late, the
+/* The host of this machine may take a processor away, with the thread that ran on it and all that wait for it:
+ * only a clock shows that. One of these is on each processor, before all others; what it comes too late, the
  * processor was away. */
 static void watch_processor(long processor) {
     cpu_set_t only;

@@ -94,7 +94,7 @@ static void work(int index, uint32_t workers) {
     unsigned char tag = (unsigned char)(index * 31 + 7);
     if (!start()) atomic_fetch_add(&shared->failed, 1);
     atomic_fetch_add(&shared->ready, 1);
-    /* What the grant leaves for a context is nobody's to allocate before that is there. */
+    /* What the grant leaves for a context may not be allocated before that exists. */
     while (atomic_load(&shared->ready) < workers) usleep(1000);
     for (;;) {
         if (count < MOST_BLOCKS && rand_r(&seed) % 100 < 60) {

@@ -37,7 +37,7 @@ int main(void) {
             more = fgets(line, sizeof line, stdin) != NULL;
         }
         if (!more) return 0;
-        /* Start times are told in hundredths of a second. */
+        /* Start times are given in hundredths of a second. */
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     return errno == EPERM ? 4 : 1;

@@ -78,7 +78,7 @@ static abi_result vmm_take(uint64_t bytes, abi_devptr *at, abi_vmm_handle *handl
     return result;
 }
 
-/* Bytes of a pattern that tells who wrote them and where. */
+/* Bytes of a pattern that identifies their writer and their place. */
 static abi_result check(abi_devptr at, uint64_t bytes, unsigned value, uint64_t *wrong) {
     unsigned char *copy = malloc(bytes);
     if (!copy) return ABI_ERROR_OUT_OF_MEMORY;
@@ -116,9 +116,9 @@ static int work(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (next(&words, line, sizeof line)) {
-        char word[32];
+        char command[32];
         uint64_t a = 0, b = 0, c = 0, value = 0;
-        if (sscanf(line, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, word, &a, &b, &c) < 1) continue;
+        if (sscanf(line, "%31s %" SCNu64 " %" SCNu64 " %" SCNu64, command, &a, &b, &c) < 1) continue;
         abi_result result = ABI_SUCCESS;
         abi_context context;
         abi_function function;
@@ -126,27 +126,27 @@ static int work(int argc, char **argv) {
         abi_devptr at = 0;
         size_t first = 0, second = 0;
         int number = 0;
-        if (!strcmp(word, "init")) {
+        if (!strcmp(command, "init")) {
             result = CALL(cuInit, (unsigned), 0u);
-        } else if (!strcmp(word, "context")) { /* context DEVICE: the primary one, made current */
+        } else if (!strcmp(command, "context")) { /* context DEVICE: the primary one, made current */
             result = CALL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &context, (abi_device)a);
             if (!result) result = CALL(cuCtxSetCurrent, (abi_context), context);
-        } else if (!strcmp(word, "create")) { /* create DEVICE: an explicit one */
+        } else if (!strcmp(command, "create")) { /* create DEVICE: an explicit one */
             result = CALL(cuCtxCreate_v2, (abi_context *, unsigned, abi_device), &context, 0u, (abi_device)a);
             value = (uintptr_t)context;
-        } else if (!strcmp(word, "destroy")) {
+        } else if (!strcmp(command, "destroy")) {
             result = CALL(cuCtxDestroy_v2, (abi_context), (abi_context)(uintptr_t)a);
-        } else if (!strcmp(word, "release")) {
+        } else if (!strcmp(command, "release")) {
             result = CALL(cuDevicePrimaryCtxRelease_v2, (abi_device), (abi_device)a);
-        } else if (!strcmp(word, "reset")) {
+        } else if (!strcmp(command, "reset")) {
             result = CALL(cuDevicePrimaryCtxReset_v2, (abi_device), (abi_device)a);
-        } else if (!strcmp(word, "count")) {
+        } else if (!strcmp(command, "count")) {
             result = CALL(cuDeviceGetCount, (int *), &number);
             value = (uint64_t)number;
-        } else if (!strcmp(word, "version")) {
+        } else if (!strcmp(command, "version")) {
             result = CALL(cuDriverGetVersion, (int *), &number);
             value = (uint64_t)number;
-        } else if (!strcmp(word, "through")) { /* through PLUGIN: the version, looked up out of that object */
+        } else if (!strcmp(command, "through")) { /* through PLUGIN: the version, looked up out of that object */
             char object[4096];
             if (sscanf(line, "through %4095s", object) != 1) return 2;
             void *plugin = dlopen(object, RTLD_NOW | RTLD_LOCAL);
@@ -154,16 +154,16 @@ static int work(int argc, char **argv) {
             abi_result (*get)(int *) = look_up ? (abi_result (*)(int *))look_up("cuDriverGetVersion") : NULL;
             result = get ? get(&number) : ABI_ERROR_NOT_FOUND;
             value = (uint64_t)number;
-        } else if (!strcmp(word, "heap")) { /* heap BYTES: by an entry point that only a newer driver has */
+        } else if (!strcmp(command, "heap")) { /* heap BYTES: by an entry point that only a newer driver has */
             result = CALL(cuTensorHeapCreate, (abi_devptr *, size_t), &at, (size_t)a);
             value = at;
-        } else if (!strcmp(word, "newer")) { /* newer BYTES: by the newest form of cuMemAlloc that there is */
+        } else if (!strcmp(command, "newer")) { /* newer BYTES: by the newest form of cuMemAlloc that there is */
             abi_result (*form)(abi_devptr *, uint64_t, size_t) = NULL;
             result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), "cuMemAlloc",
                           (void **)&form, 14000, (uint64_t)0, (int *)NULL);
             if (!result) result = form(&at, 0, (size_t)a);
             value = at;
-        } else if (!strcmp(word, "uuid")) { /* uuid DEVICE: as the driver's own tools write it */
+        } else if (!strcmp(command, "uuid")) { /* uuid DEVICE: as the driver's own tools write it */
             abi_uuid uuid = {0};
             result = CALL(cuDeviceGetUuid, (abi_uuid *, abi_device), &uuid, (abi_device)a);
             printf("%d GPU-", result);
@@ -171,112 +171,112 @@ static int work(int argc, char **argv) {
                 printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
             printf("\n");
             continue;
-        } else if (!strcmp(word, "visible")) { /* the number in CUDA_VISIBLE_DEVICES; -1: it is not set */
+        } else if (!strcmp(command, "visible")) { /* the number in CUDA_VISIBLE_DEVICES; -1: it is not set */
             const char *list = getenv("CUDA_VISIBLE_DEVICES");
             printf("0 %d\n", list ? atoi(list) : -1);
             continue;
-        } else if (!strcmp(word, "total")) {
+        } else if (!strcmp(command, "total")) {
             result = CALL(cuDeviceTotalMem_v2, (size_t *, abi_device), &first, (abi_device)a);
             value = first;
-        } else if (!strcmp(word, "info")) {
+        } else if (!strcmp(command, "info")) {
             result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, &second);
             printf("%d %zu %zu\n", result, first, second);
             continue;
-        } else if (!strcmp(word, "info-free")) { /* one of the two alone */
+        } else if (!strcmp(command, "info-free")) { /* one of the two alone */
             result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), &first, (size_t *)NULL);
             value = first;
-        } else if (!strcmp(word, "info-total")) {
+        } else if (!strcmp(command, "info-total")) {
             result = CALL(cuMemGetInfo_v2, (size_t *, size_t *), (size_t *)NULL, &second);
             value = second;
-        } else if (!strcmp(word, "default-info")) { /* as whoever comes first in the program's scope tells it */
+        } else if (!strcmp(command, "default-info")) { /* as the first object in the program's scope answers */
             abi_result (*get)(size_t *, size_t *) = dlsym(RTLD_DEFAULT, "cuMemGetInfo_v2");
             result = get ? get(&first, &second) : ABI_ERROR_NOT_FOUND;
             value = second;
-        } else if (!strcmp(word, "alloc")) {
+        } else if (!strcmp(command, "alloc")) {
             result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)a);
             value = at;
-        } else if (!strcmp(word, "fill-all")) { /* fill-all BYTES: as many allocations of BYTES as there are */
+        } else if (!strcmp(command, "fill-all")) { /* fill-all BYTES: as many allocations of BYTES as there are */
             uint64_t count = 0;
             while ((result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)a)) == ABI_SUCCESS) count++;
             value = count;
-        } else if (!strcmp(word, "fill-managed")) {
+        } else if (!strcmp(command, "fill-managed")) {
             uint64_t count = 0;
             while ((result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u)) ==
                    ABI_SUCCESS)
                 count++;
             value = count;
-        } else if (!strcmp(word, "managed")) {
+        } else if (!strcmp(command, "managed")) {
             result = CALL(cuMemAllocManaged, (abi_devptr *, size_t, unsigned), &at, (size_t)a, 1u);
             value = at;
-        } else if (!strcmp(word, "pitch")) {
+        } else if (!strcmp(command, "pitch")) {
             result = CALL(cuMemAllocPitch_v2, (abi_devptr *, size_t *, size_t, size_t, unsigned), &at, &first,
                           (size_t)a, (size_t)b, 4u);
             printf("%d %" PRIu64 " %zu\n", result, (uint64_t)at, first);
             continue;
-        } else if (!strcmp(word, "free")) {
+        } else if (!strcmp(command, "free")) {
             result = CALL(cuMemFree_v2, (abi_devptr), (abi_devptr)a);
-        } else if (!strcmp(word, "pool-alloc")) {
+        } else if (!strcmp(command, "pool-alloc")) {
             result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)a, (abi_stream)NULL);
             value = at;
-        } else if (!strcmp(word, "pool-from")) { /* pool-from BYTES: the same by naming device 0's pool */
+        } else if (!strcmp(command, "pool-from")) { /* pool-from BYTES: the same by naming device 0's pool */
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
             if (!result)
                 result = CALL(cuMemAllocFromPoolAsync, (abi_devptr *, size_t, abi_pool, abi_stream), &at, (size_t)a,
                               pool, (abi_stream)NULL);
             value = at;
-        } else if (!strcmp(word, "pool-free")) {
+        } else if (!strcmp(command, "pool-free")) {
             result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)a, (abi_stream)NULL);
-        } else if (!strcmp(word, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
+        } else if (!strcmp(command, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
             if (!result)
                 result = CALL(cuMemPoolSetAttribute, (abi_pool, int, void *), pool, (int)ABI_POOL_RELEASE_THRESHOLD,
                               (void *)&a);
-        } else if (!strcmp(word, "pool-trim")) {
+        } else if (!strcmp(command, "pool-trim")) {
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
             if (!result) result = CALL(cuMemPoolTrimTo, (abi_pool, size_t), pool, (size_t)a);
-        } else if (!strcmp(word, "vmm")) {
+        } else if (!strcmp(command, "vmm")) {
             handle = 0;
             result = vmm_take(a, &at, &handle);
             printf("%d %" PRIu64 " %" PRIu64 "\n", result, (uint64_t)at, (uint64_t)handle);
             continue;
-        } else if (!strcmp(word, "location")) { /* location TYPE ID: for the commands after it */
+        } else if (!strcmp(command, "location")) { /* location TYPE ID: for the commands after it */
             chosen = (abi_location){(int)a, (int)b};
             result = ABI_SUCCESS;
-        } else if (!strcmp(word, "physical")) { /* physical BYTES: a handle of memory, mapped nowhere */
+        } else if (!strcmp(command, "physical")) { /* physical BYTES: a handle of memory, mapped nowhere */
             abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = chosen};
             result = CALL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), &handle,
                           (size_t)a, &prop, 0ull);
             value = handle;
-        } else if (!strcmp(word, "map")) { /* map AT BYTES HANDLE */
+        } else if (!strcmp(command, "map")) { /* map AT BYTES HANDLE */
             result = CALL(cuMemMap, (abi_devptr, size_t, size_t, abi_vmm_handle, unsigned long long), (abi_devptr)a,
                           (size_t)b, (size_t)0, (abi_vmm_handle)c, 0ull);
-        } else if (!strcmp(word, "unmap")) {
+        } else if (!strcmp(command, "unmap")) {
             result = CALL(cuMemUnmap, (abi_devptr, size_t), (abi_devptr)a, (size_t)b);
-        } else if (!strcmp(word, "unhandle")) {
+        } else if (!strcmp(command, "unhandle")) {
             result = CALL(cuMemRelease, (abi_vmm_handle), (abi_vmm_handle)a);
-        } else if (!strcmp(word, "host")) {
+        } else if (!strcmp(command, "host")) {
             void *page = NULL;
             result = CALL(cuMemHostAlloc, (void **, size_t, unsigned), &page, (size_t)a, 0u);
             value = (uintptr_t)page;
-        } else if (!strcmp(word, "set")) { /* set AT BYTES VALUE */
+        } else if (!strcmp(command, "set")) { /* set AT BYTES VALUE */
             result =
                 CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), (abi_devptr)a, (unsigned char)c, (size_t)b);
-        } else if (!strcmp(word, "check")) { /* check AT BYTES VALUE: number of wrong bytes */
+        } else if (!strcmp(command, "check")) { /* check AT BYTES VALUE: number of wrong bytes */
             result = check(a, b, (unsigned)c, &value);
-        } else if (!strcmp(word, "grid")) { /* grid BLOCKS: of each kernel from now on */
+        } else if (!strcmp(command, "grid")) { /* grid BLOCKS: of each kernel from now on */
             blocks = (unsigned)a;
-        } else if (!strcmp(word, "launch")) { /* launch COUNT US [ERROR] */
+        } else if (!strcmp(command, "launch")) { /* launch COUNT US [ERROR] */
             result = kernel(&function, b ? b : 100, c);
             if (!result) result = launch(function, a);
-        } else if (!strcmp(word, "sync")) {
+        } else if (!strcmp(command, "sync")) {
             double before = now_ms();
             result = CALL(cuCtxSynchronize, (void));
             printf("%d %.3f\n", result, now_ms() - before);
             continue;
-        } else if (!strcmp(word, "timed")) { /* timed COUNT US: milliseconds between events around the launches */
+        } else if (!strcmp(command, "timed")) { /* timed COUNT US: milliseconds between events around the launches */
             abi_event start, end;
             float ms = 0;
             result = kernel(&function, b, 0);
@@ -291,7 +291,7 @@ static int work(int argc, char **argv) {
             if (!result) result = CALL(cuEventDestroy_v2, (abi_event), end);
             printf("%d %.3f\n", result, (double)ms);
             continue;
-        } else if (!strcmp(word, "spin")) { /* spin MS US: launch kernels of US back to back for MS milliseconds */
+        } else if (!strcmp(command, "spin")) { /* spin MS US: launch kernels of US back to back for MS milliseconds */
             double until = now_ms() + (double)a;
             result = kernel(&function, b, 0);
             while (!result && now_ms() < until) {
@@ -299,11 +299,11 @@ static int work(int argc, char **argv) {
                 if (!result) result = CALL(cuCtxSynchronize, (void));
                 value += 16;
             }
-        } else if (!strcmp(word, "call")) { /* call NAME: an entry point that takes nothing we know */
+        } else if (!strcmp(command, "call")) { /* call NAME: an entry point that takes nothing we know */
             char entry[128];
             if (sscanf(line, "call %127s", entry) == 1)
                 result = ((abi_result (*)(void *, void *))find(entry))(NULL, NULL);
-        } else if (!strcmp(word,
+        } else if (!strcmp(command,
                            "address")) { /* address NAME VERSION FLAGS SYMBOL: result, status, is it that symbol? */
             char base[128], symbol[128];
             int version, status = -1;
@@ -314,12 +314,12 @@ static int work(int argc, char **argv) {
                           flags, &status);
             printf("%d %d %d\n", result, status, address && address == dlsym(way.driver, symbol));
             continue;
-        } else if (!strcmp(word, "fork") ||
-                   !strcmp(word,
+        } else if (!strcmp(command, "fork") ||
+                   !strcmp(command,
                            "clone")) { /* what a forked child is answered to an allocation; the child then waits */
             int answer[2];
             if (pipe(answer) != 0) return 3;
-            pid_t child = *word == 'f' ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+            pid_t child = *command == 'f' ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
             if (child == 0) {
                 abi_result seen = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)512);
                 if (write(answer[1], &seen, sizeof seen) != sizeof seen) _exit(1);
@@ -330,29 +330,32 @@ static int work(int argc, char **argv) {
             value = (uint64_t)child;
         } else if (arrays_command(line)) {
             continue;
-        } else if (!strcmp(word, "close-all")) { /* descriptors, as daemons do; their numbers are another file's then */
+        } else if (!strcmp(command,
+                           "close-all")) { /* descriptors, as daemons do; their numbers are another file's then */
             for (int fd = 3; fd < 4096; fd++) close(fd);
             while ((value = (uint64_t)open("/dev/null", O_RDWR)) < 600) {
             }
-        } else if (!strcmp(word, "exec")) { /* the same program again, in the same process */
+        } else if (!strcmp(command, "exec")) { /* the same program again, in the same process */
             printf("0 0\n");
             execl(argv[0], argv[0], (char *)NULL);
             return 3;
-        } else if (!strcmp(word, "abort")) {
+        } else if (!strcmp(command, "abort")) {
             abort();
-        } else if (!strcmp(word, "kill-self")) {
+        } else if (!strcmp(command, "kill-self")) {
             kill(getpid(), SIGKILL);
-        } else if (!strcmp(word, "load")) { /* load FORM MS US: launches in that form for so long; how many were done */
+        } else if (!strcmp(command,
+                           "load")) { /* load FORM MS US: launches in that form for so long; how many were done */
             char form[32];
             if (sscanf(line, "load %31s %" SCNu64 " %" SCNu64, form, &a, &b) != 3) return 2;
             result = load(form, a, b, &value);
-        } else if (!strcmp(word,
+        } else if (!strcmp(command,
                            "fork-load")) { /* fork-load MS US: forks while another thread is at it; child's exit */
             result = fork_amid_load(a, b, &value);
-        } else if (!strcmp(word, "init-amid-release")) { /* what the thread that was in the driver was answered */
+        } else if (!strcmp(command, "init-amid-release")) { /* what the thread that was in the driver was answered */
             result = init_amid_release(&value);
-        } else if (!graph_command(word, a, b, c, &result, &value) && !context_command(word, a, b, &result, &value)) {
-            fprintf(stderr, "client: no such command: %s\n", word);
+        } else if (!graph_command(command, a, b, c, &result, &value) &&
+                   !context_command(command, a, b, &result, &value)) {
+            fprintf(stderr, "client: no such command: %s\n", command);
             return 2;
         }
         printf("%d %" PRIu64 "\n", result, value);

@@ -151,12 +151,12 @@ static abi_result pool_make(abi_pool *pool) {
 
 /* True: the command was one of these, and its line is printed. */
 static bool arrays_command(const char *line) {
-    char word[32], form[32] = "";
+    char command[32], form[32] = "";
     uint64_t n[24] = {0}, value = 0;
     int at = 0, count = 0, fd = -1;
     abi_result result;
-    if (sscanf(line, "%31s%n", word, &at) != 1) return false;
-    if (!strcmp(word, "array") || !strcmp(word, "ipc-open")) {
+    if (sscanf(line, "%31s%n", command, &at) != 1) return false;
+    if (!strcmp(command, "array") || !strcmp(command, "ipc-open")) {
         int length = 0;
         if (sscanf(line + at, "%31s%n", form, &length) != 1) return false;
         at += length;
@@ -164,78 +164,78 @@ static bool arrays_command(const char *line) {
     for (int length; count < 24 && sscanf(line + at, "%" SCNu64 "%n", &n[count], &length) == 1; count++) at += length;
     void *handle = (void *)(uintptr_t)n[0];
 
-    if (!strcmp(word, "array")) {
+    if (!strcmp(command, "array")) {
         result = array_create(form, n, &value);
-    } else if (!strcmp(word, "array-destroy")) {
+    } else if (!strcmp(command, "array-destroy")) {
         result = CALL_AS("cuArrayDestroy", (void *), handle);
-    } else if (!strcmp(word, "chain-destroy")) {
+    } else if (!strcmp(command, "chain-destroy")) {
         result = CALL_AS("cuMipmappedArrayDestroy", (void *), handle);
-    } else if (!strcmp(word, "chain-level")) { /* chain-level CHAIN LEVEL: the array of it */
+    } else if (!strcmp(command, "chain-level")) { /* chain-level CHAIN LEVEL: the array of it */
         void *level = NULL;
         result = CALL_AS("cuMipmappedArrayGetLevel", (void **, void *, unsigned), &level, handle, (unsigned)n[1]);
         value = (uintptr_t)level;
-    } else if (!strcmp(word, "array-describe")) {
+    } else if (!strcmp(command, "array-describe")) {
         array_describe(n[0]);
         return true;
-    } else if (!strcmp(word, "array-needs")) { /* array-needs ARRAY CHAIN: bytes, for arrays of deferred mapping */
+    } else if (!strcmp(command, "array-needs")) { /* array-needs ARRAY CHAIN: bytes, for arrays of deferred mapping */
         abi_array_requirements needs = {0};
         result = CALL_AS(n[1] ? "cuMipmappedArrayGetMemoryRequirements" : "cuArrayGetMemoryRequirements",
                          (void *, void *, abi_device), &needs, handle, 0);
         value = needs.size;
-    } else if (!strcmp(word, "array-copy")) { /* array-copy ARRAY ROW-BYTES ROWS: number of wrong bytes */
+    } else if (!strcmp(command, "array-copy")) { /* array-copy ARRAY ROW-BYTES ROWS: number of wrong bytes */
         result = array_copy(n[0], n[1], n[2], &value);
-    } else if (!strcmp(word, "tiles")) {
+    } else if (!strcmp(command, "tiles")) {
         result = array_tiles(n, count);
-    } else if (!strcmp(word, "box")) {
+    } else if (!strcmp(command, "box")) {
         result = array_box(n);
-    } else if (!strcmp(word, "external")) { /* external BYTES: memory of another interface, as a new file */
+    } else if (!strcmp(command, "external")) { /* external BYTES: memory of another interface, as a new file */
         fd = memfd_create("foreign", MFD_CLOEXEC);
         if (fd < 0 || ftruncate(fd, (off_t)n[0]) != 0) exit(3);
         result = external_import(ABI_EXTERNAL_OPAQUE_FD, fd, n[0], &value);
-    } else if (!strcmp(word, "external-from")) { /* external-from PID FD BYTES TYPE */
+    } else if (!strcmp(command, "external-from")) { /* external-from PID FD BYTES TYPE */
         result = external_import((int)n[3], file_of(n[0], n[1]), n[2], &value);
-    } else if (!strcmp(word, "external-buffer")) { /* external-buffer MEMORY BYTES: a pointer */
+    } else if (!strcmp(command, "external-buffer")) { /* external-buffer MEMORY BYTES: a pointer */
         abi_external_buffer buffer = {.size = n[1]};
         abi_devptr pointer = 0;
         result = CALL_AS("cuExternalMemoryGetMappedBuffer", (abi_devptr *, void *, void *), &pointer, handle, &buffer);
         value = pointer;
-    } else if (!strcmp(word,
+    } else if (!strcmp(command,
                        "external-chain")) { /* external-chain MEMORY WIDTH HEIGHT: a chain of one level of floats */
         abi_external_mipmapped chain = {.shape = {n[1], n[2], 0, ABI_FORMAT_FLOAT, 1, 0}, .levels = 1};
         void *out = NULL;
         result = CALL_AS("cuExternalMemoryGetMappedMipmappedArray", (void **, void *, void *), &out, handle, &chain);
         value = (uintptr_t)out;
-    } else if (!strcmp(word, "external-destroy")) {
+    } else if (!strcmp(command, "external-destroy")) {
         result = CALL_AS("cuDestroyExternalMemory", (void *), handle);
-    } else if (!strcmp(word, "export")) { /* export HANDLE: a descriptor */
+    } else if (!strcmp(command, "export")) { /* export HANDLE: a descriptor */
         result = CALL_AS("cuMemExportToShareableHandle", (int *, abi_vmm_handle, int, unsigned long long), &fd, n[0],
                          ABI_HANDLE_POSIX_FD, 0ull);
         value = (uint64_t)fd;
-    } else if (!strcmp(word, "close")) { /* close DESCRIPTOR */
+    } else if (!strcmp(command, "close")) { /* close DESCRIPTOR */
         result = close((int)n[0]) ? ABI_ERROR_INVALID_VALUE : ABI_SUCCESS;
-    } else if (!strcmp(word, "import-from")) { /* import-from PID FD: a handle */
+    } else if (!strcmp(command, "import-from")) { /* import-from PID FD: a handle */
         abi_vmm_handle imported = 0;
         fd = file_of(n[0], n[1]);
         result = CALL_AS("cuMemImportFromShareableHandle", (abi_vmm_handle *, void *, int), &imported,
                          (void *)(intptr_t)fd, ABI_HANDLE_POSIX_FD);
         close(fd);
         value = imported;
-    } else if (!strcmp(word, "ipc-get")) { /* ipc-get POINTER: 16 numbers */
+    } else if (!strcmp(command, "ipc-get")) { /* ipc-get POINTER: 16 numbers */
         abi_ipc_handle out = {0};
         result = CALL_AS("cuIpcGetMemHandle", (abi_ipc_handle *, abi_devptr), &out, n[0]);
         printf("%d", result);
         print_words(&out);
         return true;
-    } else if (!strcmp(word, "ipc-open")) { /* ipc-open new|old NUMBERS: a pointer */
+    } else if (!strcmp(command, "ipc-open")) { /* ipc-open new|old NUMBERS: a pointer */
         abi_ipc_handle from;
         abi_devptr pointer = 0;
         read_words(n, &from);
         result = CALL_AS(!strcmp(form, "old") ? "cuIpcOpenMemHandle" : "cuIpcOpenMemHandle_v2",
                          (abi_devptr *, abi_ipc_handle, unsigned), &pointer, from, 1u);
         value = pointer;
-    } else if (!strcmp(word, "ipc-close")) {
+    } else if (!strcmp(command, "ipc-close")) {
         result = CALL_AS("cuIpcCloseMemHandle", (abi_devptr), n[0]);
-    } else if (!strcmp(word, "pool-share")) { /* pool-share BYTES: pool, pointer, descriptor, 16 numbers */
+    } else if (!strcmp(command, "pool-share")) { /* pool-share BYTES: pool, pointer, descriptor, 16 numbers */
         abi_pool pool = NULL;
         abi_devptr pointer = 0;
         abi_pool_pointer out = {0};
@@ -250,7 +250,7 @@ static bool arrays_command(const char *line) {
         printf("%d %" PRIuPTR " %" PRIu64 " %d", result, (uintptr_t)pool, (uint64_t)pointer, fd);
         print_words(&out);
         return true;
-    } else if (!strcmp(word, "pool-open")) { /* pool-open PID FD NUMBERS: a pointer, and the imported pool */
+    } else if (!strcmp(command, "pool-open")) { /* pool-open PID FD NUMBERS: a pointer, and the imported pool */
         abi_pool pool = NULL;
         abi_pool_pointer from;
         abi_devptr pointer = 0;
@@ -264,23 +264,23 @@ static bool arrays_command(const char *line) {
                 CALL_AS("cuMemPoolImportPointer", (abi_devptr *, abi_pool, abi_pool_pointer *), &pointer, pool, &from);
         printf("%d %" PRIu64 " %" PRIuPTR "\n", result, (uint64_t)pointer, (uintptr_t)pool);
         return true;
-    } else if (!strcmp(word, "pool-destroy")) {
+    } else if (!strcmp(command, "pool-destroy")) {
         result = CALL_AS("cuMemPoolDestroy", (void *), handle);
-    } else if (!strcmp(word, "pool-make")) { /* pool-make: at the chosen location */
+    } else if (!strcmp(command, "pool-make")) { /* pool-make: at the chosen location */
         abi_pool pool = NULL;
         result = pool_make(&pool);
         value = (uintptr_t)pool;
-    } else if (!strcmp(word, "pool-take")) { /* pool-take POOL BYTES */
+    } else if (!strcmp(command, "pool-take")) { /* pool-take POOL BYTES */
         abi_devptr pointer = 0;
         result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,
                          (size_t)n[1], (abi_pool)handle, (abi_stream)NULL);
         value = pointer;
-    } else if (!strcmp(word, "pool-choose")) { /* pool-choose POOL: device 0's own from now on */
+    } else if (!strcmp(command, "pool-choose")) { /* pool-choose POOL: device 0's own from now on */
         result = CALL_AS("cuDeviceSetMemPool", (abi_device, abi_pool), 0, (abi_pool)handle);
-    } else if (!strcmp(word, "pool-chosen") || !strcmp(word, "pool-default")) { /* of device 0 */
+    } else if (!strcmp(command, "pool-chosen") || !strcmp(command, "pool-default")) { /* of device 0 */
         abi_pool pool = NULL;
-        result = CALL_AS(word[5] == 'c' ? "cuDeviceGetMemPool" : "cuDeviceGetDefaultMemPool", (abi_pool *, abi_device),
-                         &pool, 0);
+        result = CALL_AS(command[5] == 'c' ? "cuDeviceGetMemPool" : "cuDeviceGetDefaultMemPool",
+                         (abi_pool *, abi_device), &pool, 0);
         value = (uintptr_t)pool;
     } else {
         return false;

@@ -41,58 +41,58 @@ static abi_result load_module(uint64_t bytes, uint64_t *value) {
 }
 
 /* checkpoint-STEP [PID]: of this process where none is named */
-static abi_result checkpoint(const char *word, int pid, uint64_t *value) {
+static abi_result checkpoint(const char *command, int pid, uint64_t *value) {
     int state = 0;
-    if (!strcmp(word, "lock")) return CALL(cuCheckpointProcessLock, (int, void *), pid, NULL);
-    if (!strcmp(word, "take")) return CALL(cuCheckpointProcessCheckpoint, (int, void *), pid, NULL);
-    if (!strcmp(word, "restore")) return CALL(cuCheckpointProcessRestore, (int, void *), pid, NULL);
-    if (!strcmp(word, "unlock")) return CALL(cuCheckpointProcessUnlock, (int, void *), pid, NULL);
+    if (!strcmp(command, "lock")) return CALL(cuCheckpointProcessLock, (int, void *), pid, NULL);
+    if (!strcmp(command, "take")) return CALL(cuCheckpointProcessCheckpoint, (int, void *), pid, NULL);
+    if (!strcmp(command, "restore")) return CALL(cuCheckpointProcessRestore, (int, void *), pid, NULL);
+    if (!strcmp(command, "unlock")) return CALL(cuCheckpointProcessUnlock, (int, void *), pid, NULL);
     abi_result result = CALL(cuCheckpointProcessGetState, (int, int *), pid, &state);
     *value = (uint64_t)state;
     return result;
 }
 
 /* False: no such command. */
-static int context_command(const char *word, uint64_t a, uint64_t b, abi_result *result, uint64_t *value) {
+static int context_command(const char *command, uint64_t a, uint64_t b, abi_result *result, uint64_t *value) {
     abi_green_context made = (abi_green_context)(uintptr_t)a;
     abi_context view;
     size_t size = 0;
-    if (!strcmp(word, "limit")) { /* limit WHICH: its value */
+    if (!strcmp(command, "limit")) { /* limit WHICH: its value */
         *result = CALL(cuCtxGetLimit, (size_t *, int), &size, (int)a);
         *value = size;
-    } else if (!strcmp(word, "set-limit")) { /* set-limit WHICH VALUE */
+    } else if (!strcmp(command, "set-limit")) { /* set-limit WHICH VALUE */
         *result = CALL(cuCtxSetLimit, (int, size_t), (int)a, (size_t)b);
-    } else if (!strcmp(word, "attribute")) { /* attribute WHICH: of device 0 */
+    } else if (!strcmp(command, "attribute")) { /* attribute WHICH: of device 0 */
         int number = 0;
         *result = CALL(cuDeviceGetAttribute, (int *, int, abi_device), &number, (int)a, (abi_device)0);
         *value = (uint64_t)number;
-    } else if (!strcmp(word, "green")) { /* green DEVICE SMS */
+    } else if (!strcmp(command, "green")) { /* green DEVICE SMS */
         *result = green((abi_device)a, (unsigned)b, &made);
         *value = (uintptr_t)made;
-    } else if (!strcmp(word, "push-again")) { /* push-again 1|2: the current context, by that form of the call */
+    } else if (!strcmp(command, "push-again")) { /* push-again 1|2: the current context, by that form of the call */
         *result = CALL(cuCtxGetCurrent, (abi_context *), &view);
         if (*result) return 1;
         *result = a == 1 ? CALL(cuCtxPushCurrent, (abi_context), view) : CALL(cuCtxPushCurrent_v2, (abi_context), view);
-    } else if (!strcmp(word, "green-enter")) { /* green-enter GREEN: its context, made current */
+    } else if (!strcmp(command, "green-enter")) { /* green-enter GREEN: its context, made current */
         *result = CALL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, made);
         if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
-    } else if (!strcmp(word, "green-stream")) { /* green-stream GREEN: the context of a stream of it, made current */
+    } else if (!strcmp(command, "green-stream")) { /* green-stream GREEN: the context of a stream of it, made current */
         abi_stream stream;
         *result = CALL(cuGreenCtxStreamCreate, (abi_stream *, abi_green_context, unsigned, int), &stream, made,
                        (unsigned)ABI_STREAM_NON_BLOCKING, 0);
         if (!*result) *result = CALL(cuStreamGetCtx, (abi_stream, abi_context *), stream, &view);
         if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
         *value = (uintptr_t)stream;
-    } else if (!strcmp(word, "green-end")) {
+    } else if (!strcmp(command, "green-end")) {
         *result = CALL(cuGreenCtxDestroy, (abi_green_context), made);
-    } else if (!strcmp(word, "enter")) { /* enter CONTEXT; 0: none */
+    } else if (!strcmp(command, "enter")) { /* enter CONTEXT; 0: none */
         *result = CALL(cuCtxSetCurrent, (abi_context), (abi_context)(uintptr_t)a);
-    } else if (!strcmp(word, "module")) { /* module BYTES */
+    } else if (!strcmp(command, "module")) { /* module BYTES */
         *result = load_module(a, value);
-    } else if (!strcmp(word, "unload")) {
+    } else if (!strcmp(command, "unload")) {
         *result = CALL(cuModuleUnload, (abi_module), (abi_module)(uintptr_t)a);
-    } else if (!strncmp(word, "checkpoint-", 11)) {
-        *result = checkpoint(word + 11, a ? (int)a : getpid(), value);
+    } else if (!strncmp(command, "checkpoint-", 11)) {
+        *result = checkpoint(command + 11, a ? (int)a : getpid(), value);
     } else {
         return 0;
     }

@@ -49,18 +49,18 @@ static abi_result graph_node(const char *kind, abi_graph graph, uint64_t a, uint
 }
 
 /* False: no such command. Streams are given as numbers; 0 is the default one. */
-static int graph_command(const char *word, uint64_t a, uint64_t b, uint64_t c, abi_result *result, uint64_t *value) {
+static int graph_command(const char *command, uint64_t a, uint64_t b, uint64_t c, abi_result *result, uint64_t *value) {
     abi_graph graph = (abi_graph)(uintptr_t)a;
     abi_graph_exec exec = (abi_graph_exec)(uintptr_t)a;
     abi_stream stream = (abi_stream)(uintptr_t)a, second = (abi_stream)(uintptr_t)b;
     abi_devptr at = 0;
     int number = 0;
-    if (!strcmp(word, "graph")) {
+    if (!strcmp(command, "graph")) {
         *result = CALL(cuGraphCreate, (abi_graph *, unsigned), &graph, 0u);
         *value = (uintptr_t)graph;
-    } else if (!strncmp(word, "node-", 5)) {
-        *result = graph_node(word, graph, b, c, value);
-    } else if (!strcmp(word, "alloc-node")) { /* alloc-node GRAPH BYTES: by the call of its own */
+    } else if (!strncmp(command, "node-", 5)) {
+        *result = graph_node(command, graph, b, c, value);
+    } else if (!strcmp(command, "alloc-node")) { /* alloc-node GRAPH BYTES: by the call of its own */
         abi_graph_node made;
         abi_alloc_node alloc = {.pool = {.alloc_type = ABI_ALLOCATION_PINNED, .location = {ABI_LOCATION_DEVICE, 0}},
                                 .bytes = b};
@@ -68,39 +68,39 @@ static int graph_command(const char *word, uint64_t a, uint64_t b, uint64_t c, a
                        (abi_graph_node *, abi_graph, const abi_graph_node *, size_t, abi_alloc_node *), &made, graph,
                        NULL, (size_t)0, &alloc);
         *value = alloc.pointer;
-    } else if (!strcmp(word, "graph-end")) {
+    } else if (!strcmp(command, "graph-end")) {
         *result = CALL(cuGraphDestroy, (abi_graph), graph);
-    } else if (!strncmp(word, "instantiate", 11)) { /* instantiate[-FORM] GRAPH FLAGS */
-        *result = graph_instantiate(word, graph, b, &exec);
+    } else if (!strncmp(command, "instantiate", 11)) { /* instantiate[-FORM] GRAPH FLAGS */
+        *result = graph_instantiate(command, graph, b, &exec);
         *value = (uintptr_t)exec;
-    } else if (!strcmp(word, "graph-launch")) { /* graph-launch EXEC STREAM */
+    } else if (!strcmp(command, "graph-launch")) { /* graph-launch EXEC STREAM */
         *result = CALL(cuGraphLaunch, (abi_graph_exec, abi_stream), exec, second);
-    } else if (!strcmp(word, "graph-launch-ptsz")) {
+    } else if (!strcmp(command, "graph-launch-ptsz")) {
         *result = CALL(cuGraphLaunch_ptsz, (abi_graph_exec, abi_stream), exec, second);
-    } else if (!strcmp(word, "graph-upload")) {
+    } else if (!strcmp(command, "graph-upload")) {
         *result = CALL(cuGraphUpload, (abi_graph_exec, abi_stream), exec, second);
-    } else if (!strcmp(word, "exec-end")) {
+    } else if (!strcmp(command, "exec-end")) {
         *result = CALL(cuGraphExecDestroy, (abi_graph_exec), exec);
-    } else if (!strcmp(word, "graph-trim")) {
+    } else if (!strcmp(command, "graph-trim")) {
         *result = CALL(cuDeviceGraphMemTrim, (abi_device), (abi_device)a);
-    } else if (!strcmp(word, "graph-memory")) { /* graph-memory DEVICE ATTRIBUTE */
+    } else if (!strcmp(command, "graph-memory")) { /* graph-memory DEVICE ATTRIBUTE */
         *result = CALL(cuDeviceGetGraphMemAttribute, (abi_device, int, void *), (abi_device)a, (int)b, (void *)value);
-    } else if (!strcmp(word, "graph-mark")) { /* graph-mark DEVICE ATTRIBUTE: put back to what it is now */
+    } else if (!strcmp(command, "graph-mark")) { /* graph-mark DEVICE ATTRIBUTE: put back to what it is now */
         *result = CALL(cuDeviceSetGraphMemAttribute, (abi_device, int, void *), (abi_device)a, (int)b, (void *)value);
-    } else if (!strcmp(word, "stream")) {
+    } else if (!strcmp(command, "stream")) {
         *result = CALL(cuStreamCreate, (abi_stream *, unsigned), &stream, (unsigned)ABI_STREAM_NON_BLOCKING);
         *value = (uintptr_t)stream;
-    } else if (!strcmp(word, "stream-sync")) {
+    } else if (!strcmp(command, "stream-sync")) {
         *result = CALL(cuStreamSynchronize, (abi_stream), stream);
-    } else if (!strcmp(word, "stream-alloc")) { /* stream-alloc STREAM BYTES */
+    } else if (!strcmp(command, "stream-alloc")) { /* stream-alloc STREAM BYTES */
         *result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)b, stream);
         *value = at;
-    } else if (!strcmp(word, "stream-free")) { /* stream-free STREAM AT */
+    } else if (!strcmp(command, "stream-free")) { /* stream-free STREAM AT */
         *result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)b, stream);
-    } else if (!strcmp(word, "stream-set")) { /* stream-set STREAM AT BYTES: all of them 9 */
+    } else if (!strcmp(command, "stream-set")) { /* stream-set STREAM AT BYTES: all of them 9 */
         *result = CALL(cuMemsetD8Async, (abi_devptr, unsigned char, size_t, abi_stream), (abi_devptr)b,
                        (unsigned char)9, (size_t)c, stream);
-    } else if (!strcmp(word, "stream-launch")) { /* stream-launch STREAM US */
+    } else if (!strcmp(command, "stream-launch")) { /* stream-launch STREAM US */
         abi_function function;
         *result = kernel(&function, b, 0);
         if (!*result)
@@ -108,18 +108,19 @@ static int graph_command(const char *word, uint64_t a, uint64_t b, uint64_t c, a
                            (abi_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                             abi_stream, void **, void **),
                            function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
-    } else if (!strcmp(word, "stream-joins")) { /* stream-joins STREAM OTHER: OTHER waits for what STREAM has so far */
+    } else if (!strcmp(command,
+                       "stream-joins")) { /* stream-joins STREAM OTHER: OTHER waits for what STREAM has so far */
         abi_event event;
         *result = CALL(cuEventCreate, (abi_event *, unsigned), &event, 0u);
         if (!*result) *result = CALL(cuEventRecord, (abi_event, abi_stream), event, stream);
         if (!*result) *result = CALL(cuStreamWaitEvent, (abi_stream, abi_event, unsigned), second, event, 0u);
         if (!*result) *result = CALL(cuEventDestroy_v2, (abi_event), event);
-    } else if (!strcmp(word, "capture")) { /* capture STREAM */
+    } else if (!strcmp(command, "capture")) { /* capture STREAM */
         *result = CALL(cuStreamBeginCapture_v2, (abi_stream, int), stream, (int)ABI_CAPTURE_RELAXED);
-    } else if (!strcmp(word, "capture-end")) { /* capture-end STREAM: the graph */
+    } else if (!strcmp(command, "capture-end")) { /* capture-end STREAM: the graph */
         *result = CALL(cuStreamEndCapture, (abi_stream, abi_graph *), stream, &graph);
         *value = (uintptr_t)graph;
-    } else if (!strcmp(word, "capturing")) { /* capturing STREAM: 0 no, 1 yes, 2 void */
+    } else if (!strcmp(command, "capturing")) { /* capturing STREAM: 0 no, 1 yes, 2 void */
         *result = CALL(cuStreamIsCapturing, (abi_stream, int *), stream, &number);
         *value = (uint64_t)number;
     } else {

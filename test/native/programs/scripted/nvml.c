@@ -1,6 +1,6 @@
 /* A scripted NVML program: one command in, one line of JSON out, with the driver's result, the count that it returned
- * and what it wrote. It finds NVML as most programs do: dlopen, then dlsym. GPU 0, unless the command is `bad`. ROOM is
- * the capacity of the array; -1 means no array with a sufficient capacity, -2 no count. */
+ * and what it wrote. It finds NVML as most programs do: dlopen, then dlsym. GPU 0, unless the command is `bad`.
+ * CAPACITY is the capacity of the array; -1 means no array with a sufficient capacity, -2 no count. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -26,15 +26,15 @@ static void *find(const char *name) {
 }
 #define CALL(name, types, ...) ((nvml_abi_return(*) types)find(name))(__VA_ARGS__)
 
-/* The array as a caller with so much room passes it. */
-static void *array(long room) {
+/* The array that a caller of that capacity passes. */
+static void *array(long capacity) {
     memset(area, CANARY, sizeof area);
-    return room < 0 ? NULL : area;
+    return capacity < 0 ? NULL : area;
 }
 
-/* Was anything written beyond the room, or, after a failure, at all? */
-static bool spilled(nvml_abi_return result, long room, size_t size) {
-    size_t from = result == NVML_ABI_SUCCESS && room > 0 ? (size_t)room * size : 0;
+/* Was anything written beyond the capacity, or, after a failure, at all? */
+static bool spilled(nvml_abi_return result, long capacity, size_t size) {
+    size_t from = result == NVML_ABI_SUCCESS && capacity > 0 ? (size_t)capacity * size : 0;
     for (size_t i = from; i < sizeof area; i++) {
         if (area[i] != CANARY) return true;
     }
@@ -56,106 +56,108 @@ static uint64_t wide(size_t at) {
     return value;
 }
 
-/* list NAME ROOM SIZE: entries of SIZE bytes */
-static void list(nvml_abi_device device, const char *name, long room, size_t size) {
-    unsigned count = room < 0 ? MOST : (unsigned)room;
+/* list NAME CAPACITY SIZE: entries of SIZE bytes */
+static void list(nvml_abi_device device, const char *name, long capacity, size_t size) {
+    unsigned count = capacity < 0 ? MOST : (unsigned)capacity;
     nvml_abi_return result =
-        CALL(name, (nvml_abi_device, unsigned *, void *), device, room == -2 ? NULL : &count, array(room));
-    begin(result, count, spilled(result, room, size));
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && room >= 0 && i < count; i++) {
+        CALL(name, (nvml_abi_device, unsigned *, void *), device, capacity == -2 ? NULL : &count, array(capacity));
+    begin(result, count, spilled(result, capacity, size));
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && capacity >= 0 && i < count; i++) {
         printf("%s[%u,%" PRIu64 "]", i ? "," : "", word(i * size), wide(i * size + 8));
     }
 }
 
-/* detail VERSION MODE ROOM */
-static void detail(nvml_abi_device device, unsigned version, unsigned mode, long room) {
-    struct nvml_abi_process_detail_list request = {
-        .version = version, .mode = mode, .count = room < 0 ? MOST : (unsigned)room, .entries = array(room)};
+/* detail VERSION MODE CAPACITY */
+static void detail(nvml_abi_device device, unsigned version, unsigned mode, long capacity) {
+    struct nvml_abi_process_detail_list request = {.version = version,
+                                                   .mode = mode,
+                                                   .count = capacity < 0 ? MOST : (unsigned)capacity,
+                                                   .entries = array(capacity)};
     nvml_abi_return result =
         CALL("nvmlDeviceGetRunningProcessDetailList", (nvml_abi_device, struct nvml_abi_process_detail_list *), device,
-             room == -2 ? NULL : &request);
-    begin(result, request.count, spilled(result, room, 32));
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && room >= 0 && i < request.count; i++) {
+             capacity == -2 ? NULL : &request);
+    begin(result, request.count, spilled(result, capacity, 32));
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && capacity >= 0 && i < request.count; i++) {
         printf("%s[%u,%" PRIu64 "]", i ? "," : "", word(i * 32ul), wide(i * 32ul + 8));
     }
 }
 
-/* rows LAST-SEEN ROOM */
-static void rows(nvml_abi_device device, unsigned long long last_seen, long room) {
-    unsigned count = room < 0 ? MOST : (unsigned)room;
+/* rows LAST-SEEN CAPACITY */
+static void rows(nvml_abi_device device, unsigned long long last_seen, long capacity) {
+    unsigned count = capacity < 0 ? MOST : (unsigned)capacity;
     nvml_abi_return result =
         CALL("nvmlDeviceGetProcessUtilization", (nvml_abi_device, void *, unsigned *, unsigned long long), device,
-             array(room), room == -2 ? NULL : &count, last_seen);
-    begin(result, count, spilled(result, room, 32));
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && room >= 0 && i < count; i++) {
+             array(capacity), capacity == -2 ? NULL : &count, last_seen);
+    begin(result, count, spilled(result, capacity, 32));
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && capacity >= 0 && i < count; i++) {
         printf("%s[%u,%u]", i ? "," : "", word(i * 32ul), word(i * 32ul + 16));
     }
 }
 
-/* table VERSION LAST-SEEN ROOM */
-static void table(nvml_abi_device device, unsigned version, unsigned long long last_seen, long room) {
+/* table VERSION LAST-SEEN CAPACITY */
+static void table(nvml_abi_device device, unsigned version, unsigned long long last_seen, long capacity) {
     struct nvml_abi_processes_utilization request = {.version = version,
-                                                     .count = room < 0 ? MOST : (unsigned)room,
+                                                     .count = capacity < 0 ? MOST : (unsigned)capacity,
                                                      .last_seen_us = last_seen,
-                                                     .entries = array(room)};
+                                                     .entries = array(capacity)};
     nvml_abi_return result =
         CALL("nvmlDeviceGetProcessesUtilizationInfo", (nvml_abi_device, struct nvml_abi_processes_utilization *),
-             device, room == -2 ? NULL : &request);
-    begin(result, request.count, spilled(result, room, 40));
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && room >= 0 && i < request.count; i++) {
+             device, capacity == -2 ? NULL : &request);
+    begin(result, request.count, spilled(result, capacity, 40));
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && capacity >= 0 && i < request.count; i++) {
         printf("%s[%u,%u]", i ? "," : "", word(i * 40ul + 8), word(i * 40ul + 12));
     }
 }
 
-/* samples TYPE ROOM */
-static void samples(nvml_abi_device device, int type, long room) {
-    unsigned count = room < 0 ? MOST : (unsigned)room;
+/* samples TYPE CAPACITY */
+static void samples(nvml_abi_device device, int type, long capacity) {
+    unsigned count = capacity < 0 ? MOST : (unsigned)capacity;
     int kind = -1;
     nvml_abi_return result =
         CALL("nvmlDeviceGetSamples", (nvml_abi_device, int, unsigned long long, int *, unsigned *, void *), device,
-             type, 0ull, &kind, room == -2 ? NULL : &count, array(room));
-    begin(result, count, spilled(result, room, 16));
+             type, 0ull, &kind, capacity == -2 ? NULL : &count, array(capacity));
+    begin(result, count, spilled(result, capacity, 16));
 }
 
-/* pids ROOM */
-static void pids(nvml_abi_device device, long room) {
-    unsigned count = room < 0 ? MOST : (unsigned)room;
+/* pids CAPACITY */
+static void pids(nvml_abi_device device, long capacity) {
+    unsigned count = capacity < 0 ? MOST : (unsigned)capacity;
     nvml_abi_return result = CALL("nvmlDeviceGetAccountingPids", (nvml_abi_device, unsigned *, void *), device,
-                                  room == -2 ? NULL : &count, array(room));
-    begin(result, count, spilled(result, room, 4));
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && room >= 0 && i < count; i++) {
+                                  capacity == -2 ? NULL : &count, array(capacity));
+    begin(result, count, spilled(result, capacity, 4));
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && capacity >= 0 && i < count; i++) {
         printf("%s[%u]", i ? "," : "", word(i * 4ul));
     }
 }
 
-/* stats PID ROOM, stats-second PID ROOM: the peak */
-static void stats(nvml_abi_device device, bool second, unsigned pid, long room) {
+/* stats PID CAPACITY, stats-second PID CAPACITY: the peak */
+static void stats(nvml_abi_device device, bool second, unsigned pid, long capacity) {
     array(0);
     nvml_abi_return result;
     if (second) {
         struct nvml_abi_accounting_v2 *out = (struct nvml_abi_accounting_v2 *)area;
         out->pid = pid;
-        result = CALL("nvmlDeviceGetAccountingStats_v2", (nvml_abi_device, void *), device, room < 0 ? NULL : out);
+        result = CALL("nvmlDeviceGetAccountingStats_v2", (nvml_abi_device, void *), device, capacity < 0 ? NULL : out);
         out->pid = CANARY * 0x01010101u;
         begin(result, 0, spilled(result, 1, sizeof *out));
         if (result == NVML_ABI_SUCCESS) printf("[%u,%" PRIu64 "]", pid, out->max_bytes);
     } else {
         struct nvml_abi_accounting_v1 *out = (struct nvml_abi_accounting_v1 *)area;
         result = CALL("nvmlDeviceGetAccountingStats", (nvml_abi_device, unsigned, void *), device, pid,
-                      room < 0 ? NULL : out);
+                      capacity < 0 ? NULL : out);
         begin(result, 0, spilled(result, 1, sizeof *out));
         if (result == NVML_ABI_SUCCESS) printf("[%u,%" PRIu64 "]", pid, out->max_bytes);
     }
 }
 
-/* memory ROOM, memory-second VERSION ROOM: total, free, used, reserved */
-static void memory(nvml_abi_device device, bool second, unsigned version, long room) {
+/* memory CAPACITY, memory-second VERSION CAPACITY: total, free, used, reserved */
+static void memory(nvml_abi_device device, bool second, unsigned version, long capacity) {
     array(0);
     nvml_abi_return result;
     if (second) {
         struct nvml_abi_memory_v2 *out = (struct nvml_abi_memory_v2 *)area;
         out->version = version;
-        result = CALL("nvmlDeviceGetMemoryInfo_v2", (nvml_abi_device, void *), device, room < 0 ? NULL : out);
+        result = CALL("nvmlDeviceGetMemoryInfo_v2", (nvml_abi_device, void *), device, capacity < 0 ? NULL : out);
         out->version = CANARY * 0x01010101u;
         begin(result, 0, spilled(result, 1, sizeof *out));
         if (result == NVML_ABI_SUCCESS)
@@ -163,19 +165,19 @@ static void memory(nvml_abi_device device, bool second, unsigned version, long r
                    out->reserved);
     } else {
         struct nvml_abi_memory_v1 *out = (struct nvml_abi_memory_v1 *)area;
-        result = CALL("nvmlDeviceGetMemoryInfo", (nvml_abi_device, void *), device, room < 0 ? NULL : out);
+        result = CALL("nvmlDeviceGetMemoryInfo", (nvml_abi_device, void *), device, capacity < 0 ? NULL : out);
         begin(result, 0, spilled(result, 1, sizeof *out));
         if (result == NVML_ABI_SUCCESS)
             printf("[%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",0]", out->total, out->free, out->used);
     }
 }
 
-/* rates ROOM */
-static void rates(nvml_abi_device device, long room) {
+/* rates CAPACITY */
+static void rates(nvml_abi_device device, long capacity) {
     struct nvml_abi_utilization *out = (struct nvml_abi_utilization *)area;
     array(0);
     nvml_abi_return result =
-        CALL("nvmlDeviceGetUtilizationRates", (nvml_abi_device, void *), device, room < 0 ? NULL : out);
+        CALL("nvmlDeviceGetUtilizationRates", (nvml_abi_device, void *), device, capacity < 0 ? NULL : out);
     begin(result, 0, spilled(result, 1, sizeof *out));
     if (result == NVML_ABI_SUCCESS) printf("[%u,%u]", out->gpu, out->memory);
 }
@@ -196,16 +198,16 @@ static void by(const char *name, const char *identity) {
         printf("[%u,%" PRIu64 "]", index, memory.total);
 }
 
-/* near ROOM, set ROOM: indices of the GPUs near the current one, or near a CPU */
-static void near(nvml_abi_device device, bool set, long room) {
-    unsigned count = (unsigned)room, index;
+/* near CAPACITY, set CAPACITY: indices of the GPUs near the current one, or near a CPU */
+static void near(nvml_abi_device device, bool set, long capacity) {
+    unsigned count = (unsigned)capacity, index;
     nvml_abi_device found[16] = {0};
     nvml_abi_return result =
         set ? CALL("nvmlSystemGetTopologyGpuSet", (unsigned, unsigned *, nvml_abi_device *), 0u, &count, found)
             : CALL("nvmlDeviceGetTopologyNearestGpus", (nvml_abi_device, int, unsigned *, nvml_abi_device *), device,
                    50, &count, found);
-    begin(result, count, found[room] != NULL);
-    for (unsigned i = 0; result == NVML_ABI_SUCCESS && i < (unsigned)room && i < count; i++) {
+    begin(result, count, found[capacity] != NULL);
+    for (unsigned i = 0; result == NVML_ABI_SUCCESS && i < (unsigned)capacity && i < count; i++) {
         if (!CALL("nvmlDeviceGetIndex", (nvml_abi_device, unsigned *), found[i], &index))
             printf("%s[%u]", i ? "," : "", index);
     }

@@ -1,5 +1,5 @@
 // To whom a process belongs: by its grant's group, its ancestry and what was known of it, by its container, or to
-// nobody.
+// none.
 import test from 'ava';
 import {
   type GrantRoot,
@@ -45,7 +45,7 @@ test("a process belongs to its cgroup's or ancestor's grant, its container or th
     ['its child', found({ ancestors: [100, 1] }), grant('one')],
     ['its child of the same tick', found({ startTicks: 1000, ancestors: [100, 1] }), grant('one')],
     ['a descendant far down', found({ ancestors: [290, 280, 270, 100, 1] }), grant('one')],
-    ['a process of its group, whoever its parent is', found({ cgroup: '0::/user.slice/cotenant-two' }), grant('two')],
+    ['a process of its group, whatever its parent is', found({ cgroup: '0::/user.slice/cotenant-two' }), grant('two')],
     ['a process below its group', found({ cgroup: '0::/user.slice/cotenant-two/x' }), grant('two')],
     [
       'the group counts before the ancestry',
@@ -89,7 +89,7 @@ test('processes and their children stay with a grant when their parents have end
   t.deepEqual(owner(orphan, known), grant('one'));
   t.deepEqual(owner(found({ pid: 302, ancestors: [301, 1] }), known), grant('one'), 'a child of the orphan');
   t.deepEqual(owner(found({ pid: 301, startTicks: 9999, ancestors: [1] }), known), HOST, 'its pid, reused');
-  t.deepEqual(owner({ ...orphan, gone: true }, known), grant('one'), 'told by the driver, no more in /proc');
+  t.deepEqual(owner({ ...orphan, gone: true }, known), grant('one'), 'listed by the driver, no more in /proc');
   const again = remember([orphan], (process) => owner(process, known));
   t.deepEqual(owner(orphan, again), grant('one'), 'from sample to sample');
 });
@@ -154,14 +154,14 @@ test("a process in a pod's container has its grant once the container ID is know
   const cases: [what: string, process: SampledProcess, expected: Owner][] = [
     ['the container with the share', inGroup(UID, main), grant('pod1')],
     ['a container of the pod without one', inGroup(UID, side), { kind: 'container', containerId: side, podUid: UID }],
-    ['nobody has told yet which one it is', inGroup(UID, strange), { kind: 'unknown', reason: 'container_not_known' }],
+    ['its container is not known yet', inGroup(UID, strange), { kind: 'unknown', reason: 'container_not_known' }],
     [
       'of a pod without any',
       inGroup(elsewhere, strange),
       { kind: 'container', containerId: strange, podUid: elsewhere },
     ],
     [
-      'an id that is told to be of another pod',
+      'an id that is known to be of another pod',
       inGroup(UID, other),
       { kind: 'container', containerId: other, podUid: UID },
     ],

@@ -25,7 +25,7 @@ test('of containers with one name the last reported one counts', (t) => {
   t.deepEqual(book.newest('q', 'main'), { id: three });
   t.is(book.newest('p', 'other'), undefined);
   book.add(one, { podUid: 'p', container: 'main' });
-  t.deepEqual(book.newest('p', 'main'), { id: one }, 'told again');
+  t.deepEqual(book.newest('p', 'main'), { id: one }, 'reported again');
   book.remove(one);
   t.deepEqual(book.newest('p', 'main'), { id: two, terminationLog: '0000000b' });
 });

@@ -353,7 +353,7 @@ test('a container with a grant has a row for each other GPU that the kubelet gav
       [1, 0],
     ],
   );
-  t.is(state.containers[0]?.verdict.severity, 'within', 'foreign use stops nobody');
+  t.is(state.containers[0]?.verdict.severity, 'within', 'foreign use stops no container');
   const idle = compared(
     sampleOf([gpu(0), gpu(1)], []),
     [reading(grant)],

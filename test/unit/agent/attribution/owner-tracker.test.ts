@@ -73,7 +73,7 @@ test('a known process stays known while its GPU is not reported and it runs', (t
   t.deepEqual(of([], [gpu(0, { processLists: [] })]), []);
   die();
   t.deepEqual(of([], [gpu(0, { processLists: [] })]), []);
-  t.deepEqual(of([orphan]), ['host'], 'it had died, and this is somebody else');
+  t.deepEqual(of([orphan]), ['host'], 'it had died, and this is another process');
 });
 
 test('a pid that comes again is another process', (t) => {

@@ -1,4 +1,5 @@
-// Which policy holds for whom, what operators change of it, what the arbiter is told, and what its words come to.
+// Which policy holds for which container, what operators change of it, what the arbiter gets, and what follows from its
+// reports.
 import test from 'ava';
 import { changeOf } from '../../../../src/agent/allocation/process-grants.ts';
 import { type Planned, planLines } from '../../../../src/agent/compute/arbiter-plan.ts';
@@ -314,7 +315,7 @@ test('counts continue with a new page or a restarted arbiter, and end with their
   t.is(
     Math.round((later.uses.get(useKey('g', 0))?.chargedSeconds ?? 0) * 10),
     54,
-    'nor what was told while it was nobody',
+    'nor what was reported while no process ran',
   );
   account = advanceAccount(
     account,

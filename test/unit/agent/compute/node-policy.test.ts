@@ -1,4 +1,4 @@
-// What becomes of a pod's annotation on the node: done, or refused and told of once, and done when there is room.
+// What becomes of a pod's annotation on the node: done, or refused and reported once, and done when shares are free.
 import test from 'ava';
 import { createNodeCompute, type RefusedChange } from '../../../../src/agent/compute/node-policy.ts';
 import type { Shares } from '../../../../src/agent/compute/shares.ts';

@@ -34,7 +34,7 @@ type Tick = {
   readonly unknown?: number;
   /** The grant no longer exists. */
   readonly ended?: boolean;
-  /** Of its sampler; another one has counted from where the last one told. */
+  /** Of its sampler; another one counts from the last report of its predecessor. */
   readonly round?: number;
   /** By how much the time of day is wrong. */
   readonly setSeconds?: number;
@@ -59,7 +59,7 @@ const foreign = (totals: Totals | undefined) => [...(totals?.foreign.values() ??
 
 test('engine seconds grow by what each process used since the sample before', (t) => {
   const cases: [what: string, ticks: Tick[], smSeconds: number[]][] = [
-    ['nobody runs: 0, and not absent', [{ second: 0 }, { second: 1 }], [0, 0]],
+    ['no process runs: 0, and not absent', [{ second: 0 }, { second: 1 }], [0, 0]],
     [
       'one process',
       [
@@ -92,7 +92,7 @@ test('engine seconds grow by what each process used since the sample before', (t
       [0.6, 0.6, 0.7],
     ],
     [
-      'another sampler has counted from where the last one told, be it more or less than that one had',
+      'another sampler counts from the last report, be it more or less than that one had',
       [
         { second: 0, processes: [busy(11, 600_000), busy(12, 600_000)] },
         { second: 9, processes: [busy(11, 100_000), busy(12, 900_000)], round: 1 },
@@ -135,14 +135,18 @@ test('engine seconds grow by what each process used since the sample before', (t
       [0, 30],
     ],
     [
-      'no longer listed, still told once',
+      'no longer listed, still reported once',
       [
         { second: 0, processes: [busy(11, 0)] },
         { second: 1, processes: [busy(11, 200_000, { listed: false })] },
       ],
       [0, 0.2],
     ],
-    ['a process of nobody adds to nobody', [{ second: 0 }, { second: 1, processes: [busy(99, 1_000_000)] }], [0, 0]],
+    [
+      'a process without a container adds to none',
+      [{ second: 0 }, { second: 1, processes: [busy(99, 1_000_000)] }],
+      [0, 0],
+    ],
   ];
   for (const [what, ticks, expected] of cases) {
     const totals = run(ticks);
@@ -177,7 +181,7 @@ test('a container over its limit is reported for each GPU separately', (t) => {
   t.deepEqual(at(1, held(3000, 1001)), [true, false]);
   t.deepEqual(at(2, held(1001, 3000)), [false, true]);
   t.deepEqual(at(3, held(3000, 3000)), [true, true]);
-  t.deepEqual(at(4, held(3000, 3000), false), [false, false], 'without isolation nobody is');
+  t.deepEqual(at(4, held(3000, 3000), false), [false, false], 'without isolation neither is');
   const seconds = [0, 1].map((index) => totals.containers.get(`one GPU-${index}`)?.overLimitSeconds);
   t.deepEqual(seconds, [2, 2]);
 });
@@ -377,7 +381,7 @@ test('no counter falls, and engine seconds are the sum of all processes', (t) =>
               return [];
             }
             const now = (counted.get(pid) ?? 0) + (grown[index] ?? 0);
-            // A start from zero that has already passed the old figure cannot be told from going on.
+            // A start from zero that has already passed the old figure cannot be distinguished from going on.
             counted.set(pid, now);
             return [busy(pid, now, { bytes: bytes * MIB })];
           });

@@ -1,4 +1,4 @@
-// Entries of nobody as one counter: whatever becomes of GPUs and samplers, it does not fall.
+// Entries without a valid PID as one counter: whatever becomes of GPUs and samplers, it does not fall.
 import test from 'ava';
 import { createInvalidPidCount } from '../../../../src/agent/counters/invalid-pid-count.ts';
 

@@ -217,7 +217,7 @@ test('where the file cannot be written, the record is logged and still counts', 
   t.regex(problems[0] ?? '', /^audit\.log: ENOENT.*the record: \{"atMs":1/s);
 });
 
-/** A disk with room for so many bytes of the log: the rest of what is written is refused, as a real one does it. */
+/** A disk with so many bytes free for the log: the rest of what is written is refused, as a real one does it. */
 function smallDisk(bytes: number) {
   const disk = { bytes };
   const append = (path: string, text: string): void => {
@@ -242,7 +242,7 @@ test('on a full disk no line is lost or cut: lines wait in order until there is 
   for (let at = 1; at <= 5; at++) audit.add(record(at));
   const full = timesIn(state);
   t.true(full.length > 0 && full.length < 5, String(full));
-  t.is(problems.length, 5 - full.length, 'each is told with what it says');
+  t.is(problems.length, 5 - full.length, 'each is reported with its text');
   audit.retry();
   t.is(problems.length, 5 - full.length, 'once');
   t.deepEqual(timesIn(state), full);

@@ -1,5 +1,5 @@
 // The ladder of an agent that takes over from one that ended at some point of it: what was begun is gone on with, each
-// step is told once, and whoever has come since is judged anew.
+// step is reported once, and processes that have started since are judged anew.
 import test, { type ExecutionContext } from 'ava';
 import { type ActionName, type Outcome, recordOf } from '../../../../src/agent/enforcement/action-record.ts';
 import { openAudit } from '../../../../src/agent/enforcement/audit-log.ts';

@@ -44,10 +44,10 @@ test('on a full GPU one container after the other is stopped until memory is fre
   };
   const enough = begin();
   t.deepEqual(enough(3, 1210, less), ['released two']);
-  for (const second of [4, 5, 6, 7]) t.deepEqual(enough(second, 1210, less), [], 'there is room');
+  for (const second of [4, 5, 6, 7]) t.deepEqual(enough(second, 1210, less), [], 'the GPU has free memory');
   const taken = begin();
   t.deepEqual(taken(3, 10, less), ['released two']);
-  t.deepEqual(taken(4, 10, less), ['kill one'], 'somebody else took it');
+  t.deepEqual(taken(4, 10, less), ['kill one'], 'another container took it');
   const never = begin();
   for (const second of [3, 4, 5]) t.deepEqual(never(second, 10, less, more), []);
   t.deepEqual(never(6, 10, less, more), ['kill one'], 'what does not come is not waited for');
@@ -59,7 +59,7 @@ test('stale data leads to no stop, and does not count as a fresh sample', (t) =>
   t.deepEqual(act(1, cheat), ['warn one'], 'the first fresh one');
   t.deepEqual(act(2, cheat, 60_000), ['refuse one']);
   t.deepEqual(act(3, cheat, -3001), [], 'a sample of the future is as bad; refusals are written down now and then');
-  t.deepEqual(touched, [], 'nobody was looked up');
+  t.deepEqual(touched, [], 'no process was looked up');
   t.deepEqual(act(4, cheat, 3000), [], 'another one is waited for');
   t.deepEqual(act(5, cheat), ['kill one'], 'the second fresh one');
 });
@@ -70,13 +70,13 @@ test('a stop that is due on an older sample waits for a newer one, which decides
   t.deepEqual(back.act(2, cheat, 1500), [], 'it came late');
   t.deepEqual(back.act(2.1, cheat, 1300), [], 'as did the next');
   t.deepEqual(back.act(2.2, [], 10), [], 'all was given back');
-  t.deepEqual(back.touched, [], 'nobody was looked up');
+  t.deepEqual(back.touched, [], 'no process was looked up');
   t.deepEqual(back.act(3, cheat), [], 'it begins anew, and was warned of a moment ago');
   const slow = setUp(t);
   t.deepEqual(slow.act(0, cheat, 900), ['warn one']);
   t.deepEqual(slow.act(1, cheat, 900), []);
   t.deepEqual(slow.act(1.8, cheat, 900), [], 'of before it was due');
-  t.deepEqual(slow.act(1.95, cheat, 900), ['kill one'], 'a driver that is slow every time spares nobody');
+  t.deepEqual(slow.act(1.95, cheat, 900), ['kill one'], 'a driver that is slow every time spares no container');
   const now = setUp(t);
   t.deepEqual(now.act(0, cheat), ['warn one']);
   t.deepEqual(now.act(1, cheat, 250), ['kill one']);
@@ -122,7 +122,7 @@ test('on a GPU with a failed process list no release is assumed', (t) => {
   const { act } = setUp(t);
   t.deepEqual(act(0, cheat), ['warn one']);
   t.deepEqual(act(1, cheat), ['kill one']);
-  t.deepEqual(act(2, [], 0, 0, never), ['released one'], 'nobody is in a list that the driver has not');
+  t.deepEqual(act(2, [], 0, 0, never), ['released one'], 'no process is in a list that the driver lacks');
 });
 
 test('a refusal is recorded at most every ten seconds, with its reason', (t) => {
@@ -230,7 +230,7 @@ test('the rate bounds SIGTERM and SIGKILL; both to one container are one stop', 
 test('a process that starts before the stopped one released memory is judged at once', (t) => {
   const { act } = setUp(t, { grants: [there('one'), there('two')], people: peopledNode().native });
   const first = [{ id: 'one', mib: 500 }];
-  // Another process, in its container, and somebody else in the first one's place.
+  // Another process, in its container, and yet another with the first one's PID.
   const second = [
     { id: 'two', mib: 1, known: true },
     { id: 'one', mib: 500 },
@@ -317,7 +317,7 @@ test('shared memory leads to no stop beside unlisted managed memory of others', 
   const done = [0, 1, 2, 3].flatMap((at) => act(at, [...sharing, neighbor], 0, 96 + 10 + 4000));
   t.deepEqual(done, ['warn one', 'refuse one']);
   t.is(audit.recent().at(-1)?.refusal, 'inconsistent');
-  // Its own word helps nobody.
+  // Its own claim changes nothing.
   const liar = setUp(t, { grants, people: peopledNode().native });
   const lying = Array.from({ length: 3 }, () => ({ id: 'one', mib: 96, managedMib: 4000 }));
   t.deepEqual(
@@ -397,7 +397,7 @@ test('each container has its own mode, at most the node’s', (t) => {
     minute('report'),
     ['warn', 'would-stop'].flatMap((action) => ['two', 'three', 'four'].map((id) => `${action} ${id}`)),
   );
-  t.deepEqual(minute('off'), [], 'a node that is switched off stops nobody, whoever asks for it');
+  t.deepEqual(minute('off'), [], 'a node that is switched off stops no container, whatever a pod asks');
 });
 
 test('another mode resets all counts and opens a closed gate', (t) => {
@@ -418,7 +418,7 @@ test('another mode resets all counts and opens a closed gate', (t) => {
   say('report');
   t.deepEqual(act(40, soft), ['warn one']);
   say(undefined);
-  t.deepEqual(act(60, soft), ['warn one'], 'what it did while nothing would have come of it is no ground');
+  t.deepEqual(act(60, soft), ['warn one'], 'what it did while nothing would have come of it is no evidence');
   t.deepEqual([act(61, soft), act(62, soft), act(65, soft)].flat(), ['close-gate one']);
 });
 

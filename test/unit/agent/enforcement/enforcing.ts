@@ -1,5 +1,5 @@
-// An enforcer for tests, over grants of 100 MiB each and samples that the test makes up: nobody is touched, for there
-// is nobody, or one process that takes every signal.
+// An enforcer for tests, over grants of 100 MiB each and samples that the test makes up: no process is touched, for
+// there is none, or one that takes every signal.
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -43,7 +43,7 @@ const STAND_IN = Number(
 const OWNER = { pid: 1, startTicks: 5, cgroup: '' };
 export const MISSING_PROCESS = { pid: 2 ** 30, startTicks: 5, cgroup: '' };
 
-/** A /proc in which each grant of OWNER has one process; `signaled`: what it is told each time, and what it answers. */
+/** A /proc in which each grant of OWNER has one process; `signaled`: what it is sent each time, and what it answers. */
 export function peopledNode(answers: readonly string[] = []) {
   const signaled: string[] = [];
   const facts = { ended: false, leaderless: false, command: 'held', cgroup: '', pidNamespace: 1 };

@@ -1,4 +1,4 @@
-// Which stops count for an eviction, how often the API server is asked, and what is told of it.
+// Which stops count for an eviction, how often the API server is asked, and what is reported of it.
 import { setImmediate as settled } from 'node:timers/promises';
 import test from 'ava';
 import type { ActionRecord } from '../../../../src/agent/enforcement/action-record.ts';

@@ -217,7 +217,7 @@ test("a pod's container is killed by its own cgroup, however deep its processes 
     [3],
   );
   for (const [what, target, names] of [
-    ['nobody has told which container it is', inside, { nameOf: () => undefined }],
+    ['its container is not known yet', inside, { nameOf: () => undefined }],
     [
       'a host that keeps containers elsewhere',
       at(4, `4:memory:/kubepods/pod${podUid}/${main}\n0::/system.slice\n`),
@@ -279,7 +279,7 @@ test('a stop signals all of one container, its first process first, and no other
     findTargets(grant, placed, [], known).map(({ pid }) => pid),
     [child, root],
   );
-  t.deepEqual(findTargets(grant, placed, []), [], 'nobody has told which container it is');
+  t.deepEqual(findTargets(grant, placed, []), [], 'its container is not known yet');
   const moved: Native = {
     ...placed,
     readProcess: (pid) => {
@@ -322,5 +322,5 @@ test('a sandbox process is signaled only for the grant that the sample gives it'
     cgroup: '',
   }));
   t.deepEqual(pidsOf(findTargets(grant, placed, seen, known)), [sandbox]);
-  t.deepEqual(findTargets(grant, placed, [], known), [], 'nobody has told whose it is');
+  t.deepEqual(findTargets(grant, placed, [], known), [], 'its container is not known yet');
 });

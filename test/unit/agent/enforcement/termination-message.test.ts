@@ -62,8 +62,8 @@ test("only files in the kubelet's own folder are opened, and failures are report
   writeFileSync(join(folder, 'notes'), '');
   const problems: string[] = [];
   const say = createTerminationMessages(root, loggerTo(problems));
-  const told = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
-  for (const name of told) {
+  const ids = ['ffffffff', 'eeeeeeee', 'dddddddd', 'notes', target, '../../../../target', '', undefined];
+  for (const name of ids) {
     writeFileSync(path, '');
     say(grant, 'stopped', name);
     t.is(readFileSync(path, 'utf8'), 'stopped', name);

@@ -117,7 +117,7 @@ test('rows are taken over only from processes that had ended before the sample',
     ['it died after the driver was asked', { before: round(unlocked) }],
     ['the sample is from before the first reading', { sampledNs: READ_NS }],
     ['it lives where the agent cannot look', both({ pidNamespace: 1 })],
-    ['nobody wrote the slot yet', both({ pid: 0 })],
+    ['no process wrote the slot yet', both({ pid: 0 })],
     ['it was not there in the reading before', { before: round([]) }],
   ];
   for (const [what, more] of alive) {
@@ -150,11 +150,15 @@ test('a process of another PID namespace is dead only where it would be visible'
       asked.push(process);
       return alive;
     };
-  t.is(roundOf(ledgerOf([elsewhere]), living).dead.size, 0, 'nobody sees it');
+  t.is(roundOf(ledgerOf([elsewhere]), living).dead.size, 0, 'no round sees it');
   t.is(roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(true) }).dead.size, 0);
   t.deepEqual([...roundOf(ledgerOf([elsewhere]), { ...living, isAliveInside: inside(false) }).dead], [11n]);
   t.deepEqual(asked[0], [PID_NAMESPACE + 1, elsewhere.pid, elsewhere.startTicks]);
-  t.deepEqual([...roundOf(ledgerOf([{ ...elsewhere, lockedForLife: true }]), living).dead], [11n], 'nobody need look');
+  t.deepEqual(
+    [...roundOf(ledgerOf([{ ...elsewhere, lockedForLife: true }]), living).dead],
+    [11n],
+    'no look-up is needed',
+  );
   const locked = { ...elsewhere, locked: true, lockedForLife: true };
   t.is(roundOf(ledgerOf([locked]), { ...living, isAliveInside: inside(false) }).dead.size, 0, 'its lock is held');
 });

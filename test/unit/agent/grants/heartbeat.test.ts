@@ -8,7 +8,7 @@ test('a changed gate is written at once; the heartbeat each sample or every 10 s
     ...{ reading: { readNs: seconds * 1e9 }, gateClosed: false, leased: true },
     ...more,
   });
-  t.true(isDue(undefined, page(1)), 'nobody has told it yet');
+  t.true(isDue(undefined, page(1)), 'it is not known yet');
   t.false(isDue(last, page(1)));
   t.false(isDue(last, page(10.9)));
   t.true(isDue(last, page(11)));

@@ -71,14 +71,14 @@ test('missing data in a sample is not taken for a release', (t) => {
   const whole = sampleOf([sampledGpu(0), sampledGpu(1)], own);
   t.is(reportedOf(whole), 90);
   t.is(reportedUsage('GPU-1', whole, own), 5);
-  t.is(reportedOf(whole, []), 0, 'nobody is left');
+  t.is(reportedOf(whole, []), 0, 'no process is left');
   t.is(reportedOf(whole, [sampledProcess(1, [use(0, { listed: false })])]), 0, 'listed no more');
   const silent: [string, number | undefined][] = [
     ['the driver does not answer', reportedOf({ ...whole, problem: 'no driver' })],
     ['the GPU is not in the sample', reportedOf(sampleOf([sampledGpu(1)], own))],
     ['the GPU is lost', reportedOf(sampleOf([sampledGpu(0, { healthy: false })], own))],
     ['its process list was not answered', reportedOf(sampleOf([sampledGpu(0, { processLists: ['graphics'] })], []))],
-    ['the bytes of one process are not told', reportedOf(whole, [...own, sampledProcess(3, [use(0)])])],
+    ['the bytes of one process are not reported', reportedOf(whole, [...own, sampledProcess(3, [use(0)])])],
   ];
   for (const [what, bytes] of silent) t.is(bytes, undefined, what);
 });

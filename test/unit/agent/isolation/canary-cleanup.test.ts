@@ -112,7 +112,7 @@ test('a limit that cannot be removed is tried again later and reported once', as
   t.is(driver.asked, 3);
   t.deepEqual(warnings, ['cannot remove limits that the canary left; removing is retried: NVML does not start (999)']);
   driver.works = true;
-  writeFileSync(join(one.folder, 'somebody'), ''); // a group with somebody in it cannot be removed either
+  writeFileSync(join(one.folder, 'process'), ''); // a group with a process in it cannot be removed either
   driver.ms = 30_000;
   await next.takeBack();
   t.is(set.size, 0);

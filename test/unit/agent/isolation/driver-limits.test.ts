@@ -72,7 +72,7 @@ test('a limit that cannot be read does not count as set until it is read again',
   await follow(0, 'works');
   t.deepEqual(held(), [true, true]);
   await follow(10, 'fails');
-  t.deepEqual(held(), [true, true], 'nobody asked');
+  t.deepEqual(held(), [true, true], 'no query was made');
   await follow(16, 'fails');
   t.deepEqual(held(), [false, false]);
   await follow(32, 'works');
@@ -128,7 +128,7 @@ test('a limit that the driver rounds is set once, recognized and removed', async
   t.deepEqual([holds(1000), sets.length], [[true, true], 2]);
   await follow(40, 'works', odd(998));
   t.deepEqual([holds(998), sets.length], [[true, true], 4]);
-  set.set('/groups/one', 998 * 2 ** 20 - PAGE); // somebody else's hand
+  set.set('/groups/one', 998 * 2 ** 20 - PAGE); // set by another program
   await follow(60, 'works', odd(998));
   t.deepEqual([holds(998), sets.length], [[false, true], 4]);
   await follow(80, 'works', []);

@@ -1,4 +1,4 @@
-// The CDI folders of a node: what is written there, when, and what is told while there is nothing to go by.
+// The CDI folders of a node: what is written there, when, and what is reported while there is no specification.
 import { execFileSync } from 'node:child_process';
 import {
   copyFileSync,
@@ -142,7 +142,7 @@ test("an undivided GPU keeps its specification's name, and our file is removed",
   await eventually(() => cdi.devicesFor([ONE], [])[0] === undivided(ONE)[0] || undefined, 'they are not');
   t.false(existsSync(at.own));
   t.deepEqual(problems, [none]);
-  // Indices only, as nvidia-ctk writes where it is told to.
+  // Indices only, as nvidia-ctk writes on request.
   put(at.nvidia, (fixture) => fixture.replaceAll('GPU-', 'gpu-'));
   await new Promise((resolve) => setTimeout(resolve, 300));
   t.deepEqual(cdi.devicesFor([ONE], []), undivided(ONE));
@@ -209,7 +209,7 @@ test('half a file that reads as a whole one is not read while it is written', as
   const seen = new Set<string>();
   const reader = setInterval(() => seen.add(readFileSync(at.own, 'utf8')), 5);
   t.teardown(() => clearInterval(reader));
-  // In place, a piece at a time; each piece is a specification to whoever reads it then.
+  // In place, a piece at a time; each piece is a specification to a reader at that time.
   for (let end = 100; end < lines.length; end += 40) {
     writeFileSync(at.nvidia, lines.slice(0, end).join('\n'));
     await new Promise((resolve) => setTimeout(resolve, 15));

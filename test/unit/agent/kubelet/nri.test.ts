@@ -156,7 +156,7 @@ const proto = new protobuf.Root().loadSync(join(import.meta.dirname, '../../../.
 const kind = (name: string) => proto.lookupType(`nri.pkg.api.v1alpha1.${name}`);
 const encode = (name: string, value: object) => Buffer.from(kind(name).encode(kind(name).fromObject(value)).finish());
 
-/** A runtime by its socket: each connection waits to be told what to say. */
+/** A runtime by its socket: each connection waits for what it is to send. */
 async function startRuntime(t: ExecutionContext) {
   const path = join(temporaryFolder(t), 'nri.sock');
   const connections: { socket: Socket; heard: Message[] }[] = [];
@@ -294,7 +294,7 @@ test('a container made without our answer is reported on each connection until i
       ...of('no GPU', RUNNING),
       linux: nodes('/dev/nvidiactl', '/dev/nvidia-uvm', '/dev/nvidia1.x', '/x/dev/nvidia0'),
     },
-    { ...of('of nobody', RUNNING), pod_sandbox_id: 'other' },
+    { ...of('of no pod', RUNNING), pod_sandbox_id: 'other' },
   ];
   await runtime.call(0, 'Synchronize', synchronize(there.slice(0, 2), true));
   await runtime.call(0, 'Synchronize', synchronize(there.slice(2)));

@@ -37,7 +37,7 @@ function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRAN
     nodeName: 'node-a',
     pods: {
       cached: () => undefined,
-      read: () => Promise.reject(new Error('nobody is to be asked')),
+      read: () => Promise.reject(new Error('no request is expected')),
       ...source,
     },
     problemOf: (error) => (error as Error).message,
@@ -82,7 +82,7 @@ for (const [what, source, answer, why, later] of [
     /is not bound to this node$/,
     false,
   ],
-  ['not to be read', {}, GRANT, /^the API server did not answer a request for the pod: nobody is to be asked$/, true],
+  ['not to be read', {}, GRANT, /^the API server did not answer a request for the pod: no request is expected$/, true],
   ['refused', { cached: () => pod() }, { refused: 'no room' }, /^no room$/, false],
   ['refused for now', { cached: () => pod() }, { refused: 'no room', later: true }, /^no room$/, true],
 ] as const) {
@@ -97,7 +97,7 @@ for (const [what, source, answer, why, later] of [
 test('a published volume is never refused: it is kept, and problems are reported', async (t) => {
   const known = setUp({}, { refused: 'no room' }, true);
   await t.notThrowsAsync(known.publisher.publish({ ...ASK, mounted: true }));
-  t.deepEqual([known.asked, known.problems], [[], []], 'nobody is asked about what is known');
+  t.deepEqual([known.asked, known.problems], [[], []], 'no request is made for what is known');
   const lost = setUp({});
   await t.notThrowsAsync(lost.publisher.publish({ ...ASK, mounted: true }));
   t.regex(lost.problems[0] ?? '', /^pod team\/one keeps its volume of cotenant\.io, but the API server did not answer/);

@@ -218,7 +218,7 @@ test('a known container counts before cgroups nested in it, whatever their names
   const podOf = (known: readonly string[]) => (id: string) => (known.includes(id) ? pods.get(id) : undefined);
   const cases: [what: string, text: string, known: string[], expected: Expected][] = [
     ['a group named after a container of another pod', `0::${own}/pod${OUTER_UID}/${OTHER}`, [ID, OTHER], POD],
-    ['nobody has told of that other one', `0::${own}/pod${OUTER_UID}/${OTHER}`, [ID], POD],
+    ['that other one is not known', `0::${own}/pod${OUTER_UID}/${OTHER}`, [ID], POD],
     [
       'a cluster in a pod: the outer one is of another cluster',
       `0::/kubepods/pod${OUTER_UID}/${OTHER}/pod${UID}/${ID}`,
@@ -226,7 +226,7 @@ test('a known container counts before cgroups nested in it, whatever their names
       POD,
     ],
     ['known of another pod than the path has it', `0::${own}/pod${OUTER_UID}/${ID}`, [ID], POD],
-    ['nobody is known', `0::${own}`, [], POD],
+    ['no container is known', `0::${own}`, [], POD],
     ['no pod', `0::/docker/${ID}`, [ID], BARE],
   ];
   for (const [what, text, known, expected] of cases) {

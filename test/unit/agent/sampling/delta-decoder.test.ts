@@ -1,5 +1,5 @@
-// What the sampler's lines add up to: whoever is as before is the same object, and what does not add up is refused for
-// good.
+// What the sampler's lines add up to: a process that is as before is the same object, and what does not add up is
+// refused for good.
 import test from 'ava';
 import fc from 'fast-check';
 import { createSampleDecoder, type SampleDecoder } from '../../../../src/agent/sampling/delta-decoder.ts';
@@ -44,7 +44,7 @@ test('processes that a line does not name stay the same objects; so does their l
   t.is(third.processes[0], first.processes[0]);
   t.is(third.processes[0]?.gpus, first.processes[0]?.gpus);
   t.deepEqual(third.processes[1], whole(12, 20));
-  t.is(third.processes[1]?.ancestors, first.processes[1]?.ancestors, 'who it is is what was told before');
+  t.is(third.processes[1]?.ancestors, first.processes[1]?.ancestors, 'its identity is what was reported before');
   t.is(third.processes[2], first.processes[2]);
   t.deepEqual(first.processes[1], whole(12, 2), 'a sample stays what it was');
 
@@ -62,7 +62,7 @@ test('after a sampler restart a process is gone by the PID that the last one rep
   t.deepEqual(first.processes, [{ ...whole(11, 1), gone: true, gpus: used }, gone(12), again, gone(14)]);
   const second = read(reader, lineOf(2, [{ pid: 11, gpus: [use(0, { smUs: 8000 })] }, gone(13)], 4, [13]));
   t.deepEqual(second.processes[0], { ...whole(11, 1), gone: true, gpus: [use(0, { smUs: 8000 })] });
-  t.deepEqual(second.processes[2], gone(13), 'later it has told itself who is who');
+  t.deepEqual(second.processes[2], gone(13), 'later the sampler has reported it');
 });
 
 test('a PID that was removed, or has another identity, is another process', (t) => {
@@ -193,7 +193,7 @@ test('for any changes samples equal the reported ones, and unchanged parts stay'
 function* cutsOf(line: SampleLine, before: Picture): Generator<SampleLine> {
   for (const at of line.removedPids.keys()) yield { ...line, removedPids: line.removedPids.toSpliced(at, 1) };
   for (const [at, { pid, gpus }] of line.processes.entries()) {
-    if (before.has(pid)) continue; // other figures that are not told of are no contradiction
+    if (before.has(pid)) continue; // other figures that are not reported are no contradiction
     yield { ...line, processes: line.processes.toSpliced(at, 1) };
     yield { ...line, processes: line.processes.toSpliced(at, 1, { pid, gpus }) };
   }

@@ -1,4 +1,4 @@
-// What is published of the node: one entry per container and GPU, names where somebody knows them, and nothing old.
+// What is published of the node: one entry per container and GPU, names where they are known, and nothing old.
 import test from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { accumulate } from '../../../../src/agent/counters/accumulate.ts';

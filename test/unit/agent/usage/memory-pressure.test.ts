@@ -1,4 +1,4 @@
-// Whose room a container takes: what others on its GPU were granted and have not taken, where nothing else is left.
+// Whose memory a container takes: what others on its GPU were granted and have not taken, where nothing else is left.
 import test from 'ava';
 import { applyMemoryPressure } from '../../../../src/agent/usage/memory-pressure.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -40,7 +40,7 @@ function verdicts(freeMib: number | undefined, held: Readonly<Record<string, num
 test('an overusing container owes memory to those that have not used their whole grant', (t) => {
   const cases: [string, number | undefined, Record<string, number | undefined>, readonly string[]][] = [
     ['to one who has nothing yet', 10, { cheat: 1200, other: 0 }, ['cheat hard no-room', 'other']],
-    ['to nobody else, whatever it is short of itself', 10, { cheat: 1200 }, ['cheat soft over-limit']],
+    ['to no other, whatever it is short of itself', 10, { cheat: 1200 }, ['cheat soft over-limit']],
     ['to one who has all of it', 10, { cheat: 1200, other: 1000 }, ['cheat soft over-limit', 'other']],
     [
       'by each of two, to a third',
@@ -56,13 +56,13 @@ test('an overusing container owes memory to those that have not used their whole
     ],
     ['not while there is some', 1000, { cheat: 1200, other: 0 }, ['cheat soft over-limit', 'other']],
     [
-      "what the driver does not tell is nobody's fault",
+      "what the driver does not report is no container's fault",
       undefined,
       { cheat: 1200, other: 0 },
       ['cheat soft over-limit', 'other'],
     ],
     [
-      'whose use is not told is owed nothing',
+      'a container without reported use is owed nothing',
       10,
       { cheat: 1200, other: undefined },
       ['cheat soft over-limit', 'other'],

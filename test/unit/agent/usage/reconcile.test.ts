@@ -1,5 +1,5 @@
-// The driver's truth held against grants and ledgers: use, bypass, fences, foreign use, and what nobody can be charged
-// with.
+// The driver's truth held against grants and ledgers: use, bypass, fences, foreign use, and what no container can be
+// charged with.
 import test from 'ava';
 import fc from 'fast-check';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
@@ -110,7 +110,7 @@ test('verdict and fence follow from use, ledger and isolation', (t) => {
   const cases: [what: string, usedMiB: number, inLedger: boolean, isolate: boolean, fence: string, verdict: string][] =
     [
       ['within, interposed', 900, true, true, 'interposer', 'within'],
-      ['within, past the interposer: only told', 900, false, true, 'agent', 'within'],
+      ['within, past the interposer: only reported', 900, false, true, 'agent', 'within'],
       ['over, interposed', 1200, true, true, 'interposer', 'soft'],
       ['far over, interposed', 2000, true, true, 'interposer', 'hard'],
       ['over, past the interposer', 1001, false, true, 'agent', 'hard'],
@@ -198,7 +198,7 @@ test('a grant of two GPUs is held on each; a GPU that is out of sight holds noth
 
 test('a GPU has data if it is healthy and its processes were listed, else no verdict', (t) => {
   const cases: [what: string, sample: Sample, reported: boolean, severity: string][] = [
-    ['told', sampleOf([gpu(0)], [over]), true, 'hard'],
+    ['reported', sampleOf([gpu(0)], [over]), true, 'hard'],
     ['its processes were not listed', sampleOf([gpu(0, { processLists: ['graphics'] })], [over]), false, 'within'],
     ['not healthy', sampleOf([gpu(0, { healthy: false })], [over]), false, 'within'],
     ['not there', sampleOf([gpu(1)], []), false, 'within'],
@@ -216,7 +216,11 @@ test('a GPU has data if it is healthy and its processes were listed, else no ver
       11: ofGrant('one'),
     },
   );
-  t.like(both.containers[0], { allGpusKnown: false, verdict: { severity: 'hard' } }, 'over on the one that is told of');
+  t.like(
+    both.containers[0],
+    { allGpusKnown: false, verdict: { severity: 'hard' } },
+    'over on the one that is reported',
+  );
 });
 const over = sampledProcess(11, [use(0, { bytes: 200 * MIB })]);
 
@@ -298,8 +302,8 @@ test('a GPU has its grants, its users, and use that cannot be attributed', (t) =
     ]),
     [
       [500, 30, 2, { compute: 1, graphics: 0, both: 1, mps: 1 }, 500], // the process of the host is among the 500
-      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver told more for processes than for the GPU
-      [0, 0, 0, { compute: 0, graphics: 0, both: 0, mps: 0 }, undefined], // what is used is not told
+      [400, 0, 1, { compute: 0, graphics: 1, both: 0, mps: 0 }, 0], // the driver reported more for processes than for the GPU
+      [0, 0, 0, { compute: 0, graphics: 0, both: 0, mps: 0 }, undefined], // what is used is not reported
     ],
   );
 });

@@ -42,7 +42,7 @@ test("a grant's process list is the same object until one of its processes chang
     'one goes': of([first, third], byPid, before),
     'one comes': of([...processes, sampledProcess(14, [])], { ...byPid, 14: ofGrant('one') }, before),
     "one is another grant's": of(processes, { ...byPid, 12: ofGrant('two') }, before),
-    "one is nobody's": of(processes, { 11: ofGrant('one'), 13: ofGrant('two') }, before),
+    'one has no container': of(processes, { 11: ofGrant('one'), 13: ofGrant('two') }, before),
   };
   for (const [what, after] of Object.entries(changes)) t.not(after.ofGrant('one'), before.ofGrant('one'), what);
   t.is(changes['one changes']?.ofGrant('two'), before.ofGrant('two'));
@@ -101,7 +101,7 @@ test('the totals of a GPU follow each change of its processes, grants and memory
       [[[2000, 3, 4, 650]], 1, 0, 0],
     ],
     [
-      'its bytes are not told',
+      'its bytes are not reported',
       () => stateOf(sampled([...processes, unreported]), [one, two], before),
       [[[2000, 2, 4, undefined]], 0, 1, 1],
     ],
