@@ -139,6 +139,104 @@ SIM_ROW(cuMemcpy2DAsync_v2, (const abi_memcpy_2d *copy, abi_stream stream), copy
 SIM_SAME(cuMemcpy2DAsync_v2_ptsz, (const abi_memcpy_2d *copy, abi_stream stream),
          cuMemcpy2DAsync_v2(copy, sim_own(stream)))
 
+/* CUDA_MEMCPY3D: each side is described as in a two-dimensional copy, with slices of a height. */
+struct side_3d {
+    size_t x, y, z, level;
+    int type;
+    const void *host;
+    abi_devptr device;
+    void *array, *reserved;
+    size_t pitch, height;
+};
+struct copy_3d {
+    struct side_3d from, to;
+    size_t width_bytes, height, depth;
+};
+
+/* A slice as a copy in two dimensions. Arrays here have one. */
+static bool slice_of(const struct copy_3d *copy, size_t slice, abi_memcpy_2d *out) {
+    const struct side_3d *from = &copy->from, *to = &copy->to;
+    size_t skipped_from = (from->z + slice) * from->height * from->pitch;
+    size_t skipped_to = (to->z + slice) * to->height * to->pitch;
+    if ((from->type == ABI_MEMORY_ARRAY && from->z + slice) || (to->type == ABI_MEMORY_ARRAY && to->z + slice))
+        return false;
+    *out = (abi_memcpy_2d){.src_x = from->x,
+                           .src_y = from->y,
+                           .src_type = from->type,
+                           .src_host = (const char *)from->host + skipped_from,
+                           .src_device = from->device + skipped_from,
+                           .src_array = from->array,
+                           .src_pitch = from->pitch,
+                           .dst_x = to->x,
+                           .dst_y = to->y,
+                           .dst_type = to->type,
+                           .dst_host = (char *)(uintptr_t)to->host + skipped_to,
+                           .dst_device = to->device + skipped_to,
+                           .dst_array = to->array,
+                           .dst_pitch = to->pitch,
+                           .width_bytes = copy->width_bytes,
+                           .height = copy->height};
+    return true;
+}
+static bool is_low(const struct side_3d *side, const struct copy_3d *copy) {
+    return side->type != ABI_MEMORY_ARRAY && side->height && side->height < copy->height + side->y;
+}
+static int copy_3d(const struct copy_3d *copy, abi_stream stream, bool wait) {
+    if (!copy || copy->from.level || copy->to.level || is_low(&copy->from, copy) || is_low(&copy->to, copy))
+        return ABI_ERROR_INVALID_VALUE;
+    int result = ABI_SUCCESS;
+    for (size_t slice = 0; slice < copy->depth && result == ABI_SUCCESS; slice++) {
+        abi_memcpy_2d flat;
+        if (!slice_of(copy, slice, &flat)) return ABI_ERROR_NOT_SUPPORTED;
+        result = copy_2d(&flat, stream, wait);
+    }
+    return result;
+}
+SIM_ROW(cuMemcpy3D_v2, (const struct copy_3d *copy), copy_3d(copy, NULL, true))
+SIM_ROW(cuMemcpy3D_v2_ptds, (const struct copy_3d *copy), copy_3d(copy, ABI_STREAM_PER_THREAD, true))
+SIM_ROW(cuMemcpy3DAsync_v2, (const struct copy_3d *copy, abi_stream stream), copy_3d(copy, stream, false))
+SIM_SAME(cuMemcpy3DAsync_v2_ptsz, (const struct copy_3d *copy, abi_stream stream),
+         cuMemcpy3DAsync_v2(copy, sim_own(stream)))
+
+/* CUmemcpyAttributes: hints of locations and the flag are not followed. */
+struct batch_attributes {
+    int order; /* from 1 to 3 */
+    abi_location from, to;
+    unsigned flags;
+};
+struct batch {
+    const abi_devptr *to, *from;
+    const size_t *bytes;
+    size_t count;
+    const struct batch_attributes *attributes;
+    const size_t *first; /* of the copies that each of the attributes is for */
+    size_t attribute_count;
+};
+static bool is_batch(const struct batch *batch) {
+    if (!batch->to || !batch->from || !batch->bytes || !batch->attributes || !batch->first || batch->count == 0 ||
+        batch->attribute_count == 0 || batch->attribute_count > batch->count || batch->first[0] != 0)
+        return false;
+    for (size_t i = 0; i < batch->attribute_count; i++) {
+        if (batch->attributes[i].order < 1 || batch->attributes[i].order > 3) return false;
+        if (batch->first[i] >= batch->count || (i && batch->first[i] <= batch->first[i - 1])) return false;
+    }
+    return true;
+}
+static int copy_batch(const struct batch *batch, abi_stream stream) {
+    if (!stream || stream == ABI_STREAM_LEGACY || !is_batch(batch)) return ABI_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < batch->count; i++) SIM_TRY(copy_on(batch->to[i], batch->from[i], batch->bytes[i], stream));
+    return ABI_SUCCESS;
+}
+#define BATCH(name, own)                                                                             \
+    SIM_ROW(name,                                                                                    \
+            (const abi_devptr *to, const abi_devptr *from, const size_t *bytes, size_t count,        \
+             const struct batch_attributes *attributes, const size_t *first, size_t attribute_count, \
+             abi_stream stream),                                                                     \
+            copy_batch(&(struct batch){to, from, bytes, count, attributes, first, attribute_count}, own(stream)))
+#define AS_IT_IS(stream) (stream)
+BATCH(cuMemcpyBatchAsync_v2, AS_IT_IS)
+BATCH(cuMemcpyBatchAsync_v2_ptsz, sim_own)
+
 /* Fills `rows` rows of `count` elements of `size` bytes. */
 static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size_t count, size_t rows,
                 abi_stream stream, bool wait) {

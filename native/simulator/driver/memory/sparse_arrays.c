@@ -109,3 +109,22 @@ static int map_all(const abi_array_map *list, unsigned count, abi_stream stream)
 SIM_ROW(cuMemMapArrayAsync, (abi_array_map * list, unsigned count, abi_stream stream), map_all(list, count, stream))
 SIM_ROW(cuMemMapArrayAsync_ptsz, (abi_array_map * list, unsigned count, abi_stream stream),
         map_all(list, count, stream))
+
+/* The shape of tiles is not simulated: what is not sparse, or has no planes, is refused as documented. */
+enum { FIRST_PLANAR = 0x53 };
+SIM_EXPORT abi_result cuArrayGetSparseProperties(void *properties, void *handle) {
+    SIM_ENTER("cuArrayGetSparseProperties");
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_array *array = sim_array_of(handle);
+    bool sparse = array && array->shape.flags & ABI_ARRAY_SPARSE;
+    pthread_mutex_unlock(&sim.lock);
+    return properties && sparse ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
+}
+SIM_EXPORT abi_result cuArrayGetPlane(void **plane, void *handle, unsigned index) {
+    SIM_ENTER("cuArrayGetPlane");
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_array *array = sim_array_of(handle);
+    bool planes = array && array->shape.format >= FIRST_PLANAR && index < 3;
+    pthread_mutex_unlock(&sim.lock);
+    return plane && planes ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
+}
