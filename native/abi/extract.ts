@@ -41,7 +41,7 @@ export function extractDriverFacts(folders: readonly string[]): DriverFacts {
     return folder ? readFileSync(join(folder, name), 'utf8') : '';
   };
   const traced = new Set<string>();
-  for (const match of read(CALLBACK_HEADER).matchAll(/CUPTI_DRIVER_TRACE_CBID_(cu\w+)/g)) {
+  for (const match of read(CALLBACK_HEADER).matchAll(/CUPTI_DRIVER_TRACE_CBID_(cu[A-Z]\w+)/g)) {
     if (match[1] && !FOREIGN.test(match[1])) traced.add(match[1]);
   }
   const versions = new Map<string, Map<string, { version: number; suffix: string }>>();

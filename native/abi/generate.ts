@@ -231,7 +231,7 @@ function entryPointsPage(facts: Facts, joined: { symbol: string; row: VerbRow }[
   return `<!-- ${NOTICE} Not to be edited: npm run generate. -->
 # Entry points of the CUDA driver
 
-Every symbol that NVIDIA's driver exports as of CUDA 13.0 (${facts.symbols.length}), and what
+Every symbol that NVIDIA's driver exports as of CUDA 13.5 (${facts.symbols.length}), and what
 [the interposer](../develop/interposer.md) does with it. The verbs are decided in [verbs.txt](../../native/interposer/verbs.txt), the symbols and versions are facts of [cuda-driver.facts](../../native/abi/cuda-driver.facts). All
 symbols of an entry point are treated alike: \`_v2\` and later are newer forms, \`_ptsz\` and \`_ptds\` those of the per-thread default
 stream. A dash means that no header of CUDA declares the symbol. A test walks this table on drivers of CUDA 11.8, 12.4, 12.8,

@@ -951,6 +951,57 @@ LAZY_STUB 947
 LAZY_STUB 948
 LAZY_STUB 949
 LAZY_STUB 950
+LAZY_STUB 951
+LAZY_STUB 952
+LAZY_STUB 953
+LAZY_STUB 954
+LAZY_STUB 955
+LAZY_STUB 956
+LAZY_STUB 957
+LAZY_STUB 958
+LAZY_STUB 959
+LAZY_STUB 960
+LAZY_STUB 961
+LAZY_STUB 962
+LAZY_STUB 963
+LAZY_STUB 964
+LAZY_STUB 965
+LAZY_STUB 966
+LAZY_STUB 967
+LAZY_STUB 968
+LAZY_STUB 969
+LAZY_STUB 970
+LAZY_STUB 971
+LAZY_STUB 972
+LAZY_STUB 973
+LAZY_STUB 974
+LAZY_STUB 975
+LAZY_STUB 976
+LAZY_STUB 977
+LAZY_STUB 978
+LAZY_STUB 979
+LAZY_STUB 980
+LAZY_STUB 981
+LAZY_STUB 982
+LAZY_STUB 983
+LAZY_STUB 984
+LAZY_STUB 985
+LAZY_STUB 986
+LAZY_STUB 987
+LAZY_STUB 988
+LAZY_STUB 989
+LAZY_STUB 990
+LAZY_STUB 991
+LAZY_STUB 992
+LAZY_STUB 993
+LAZY_STUB 994
+LAZY_STUB 995
+LAZY_STUB 996
+LAZY_STUB 997
+LAZY_STUB 998
+LAZY_STUB 999
+LAZY_STUB 1000
+LAZY_STUB 1001
 DIRECT cuArray3DCreate, 0
 DIRECT cuArray3DCreate_v2, 1
 DIRECT cuArray3DGetDescriptor, 2
@@ -964,740 +1015,740 @@ DIRECT cuArrayGetMemoryRequirements, 9
 DIRECT cuArrayGetPlane, 10
 DIRECT cuArrayGetSparseProperties, 11
 DIRECT cuBinaryFree, 12
-DIRECT cuCheckpointProcessCheckpoint, 13
-DIRECT cuCheckpointProcessGetRestoreThreadId, 14
-DIRECT cuCheckpointProcessGetState, 15
-DIRECT cuCheckpointProcessLock, 16
-DIRECT cuCheckpointProcessRestore, 17
-DIRECT cuCheckpointProcessUnlock, 18
-DIRECT cuCompilePtx, 19
-DIRECT cuCoredumpGetAttribute, 20
-DIRECT cuCoredumpGetAttributeGlobal, 21
-DIRECT cuCoredumpSetAttribute, 22
-DIRECT cuCoredumpSetAttributeGlobal, 23
-DIRECT cuCtxAttach, 24
-DIRECT cuCtxCreate, 25
-DIRECT cuCtxCreate_v2, 26
-DIRECT cuCtxCreate_v3, 27
-DIRECT cuCtxCreate_v4, 28
-DIRECT cuCtxDestroy, 29
-DIRECT cuCtxDestroy_v2, 30
-DIRECT cuCtxDetach, 31
-DIRECT cuCtxDisablePeerAccess, 32
-DIRECT cuCtxEnablePeerAccess, 33
-DIRECT cuCtxFromGreenCtx, 34
-DIRECT cuCtxGetApiVersion, 35
-DIRECT cuCtxGetCacheConfig, 36
-DIRECT cuCtxGetCurrent, 37
-DIRECT cuCtxGetDevResource, 38
-DIRECT cuCtxGetDevice, 39
-DIRECT cuCtxGetDevice_v2, 40
-DIRECT cuCtxGetExecAffinity, 41
-DIRECT cuCtxGetFlags, 42
-DIRECT cuCtxGetId, 43
-DIRECT cuCtxGetLimit, 44
-DIRECT cuCtxGetSharedMemConfig, 45
-DIRECT cuCtxGetStreamPriorityRange, 46
-DIRECT cuCtxPopCurrent, 47
-DIRECT cuCtxPopCurrent_v2, 48
-DIRECT cuCtxPushCurrent, 49
-DIRECT cuCtxPushCurrent_v2, 50
-DIRECT cuCtxRecordEvent, 51
-DIRECT cuCtxResetPersistingL2Cache, 52
-DIRECT cuCtxSetCacheConfig, 53
-DIRECT cuCtxSetCurrent, 54
-DIRECT cuCtxSetFlags, 55
-DIRECT cuCtxSetLimit, 56
-DIRECT cuCtxSetSharedMemConfig, 57
-DIRECT cuCtxSynchronize, 58
-DIRECT cuCtxSynchronize_v2, 59
-DIRECT cuCtxWaitEvent, 60
-DIRECT cuDestroyExternalMemory, 61
-DIRECT cuDestroyExternalSemaphore, 62
-DIRECT cuDevResourceGenerateDesc, 63
-DIRECT cuDevSmResourceSplitByCount, 64
-DIRECT cuDeviceCanAccessPeer, 65
-DIRECT cuDeviceComputeCapability, 66
-DIRECT cuDeviceGet, 67
-DIRECT cuDeviceGetAttribute, 68
-DIRECT cuDeviceGetByPCIBusId, 69
-DIRECT cuDeviceGetCount, 70
-DIRECT cuDeviceGetDefaultMemPool, 71
-DIRECT cuDeviceGetDevResource, 72
-DIRECT cuDeviceGetExecAffinitySupport, 73
-DIRECT cuDeviceGetGraphMemAttribute, 74
-DIRECT cuDeviceGetHostAtomicCapabilities, 75
-DIRECT cuDeviceGetLuid, 76
-DIRECT cuDeviceGetMemPool, 77
-DIRECT cuDeviceGetName, 78
-DIRECT cuDeviceGetNvSciSyncAttributes, 79
-DIRECT cuDeviceGetP2PAtomicCapabilities, 80
-DIRECT cuDeviceGetP2PAttribute, 81
-DIRECT cuDeviceGetPCIBusId, 82
-DIRECT cuDeviceGetProperties, 83
-DIRECT cuDeviceGetTexture1DLinearMaxWidth, 84
-DIRECT cuDeviceGetUuid, 85
-DIRECT cuDeviceGetUuid_v2, 86
-DIRECT cuDeviceGraphMemTrim, 87
-DIRECT cuDevicePrimaryCtxGetState, 88
-DIRECT cuDevicePrimaryCtxRelease, 89
-DIRECT cuDevicePrimaryCtxRelease_v2, 90
-DIRECT cuDevicePrimaryCtxReset, 91
-DIRECT cuDevicePrimaryCtxReset_v2, 92
-DIRECT cuDevicePrimaryCtxRetain, 93
-DIRECT cuDevicePrimaryCtxSetFlags, 94
-DIRECT cuDevicePrimaryCtxSetFlags_v2, 95
-DIRECT cuDeviceRegisterAsyncNotification, 96
-DIRECT cuDeviceSetGraphMemAttribute, 97
-DIRECT cuDeviceSetMemPool, 98
-DIRECT cuDeviceTotalMem, 99
-DIRECT cuDeviceTotalMem_v2, 100
-DIRECT cuDeviceUnregisterAsyncNotification, 101
-DIRECT cuDriverGetGpuCodeIsaVersion, 102
-DIRECT cuDriverGetVersion, 103
-DIRECT cuEGLStreamConsumerAcquireFrame, 104
-DIRECT cuEGLStreamConsumerConnect, 105
-DIRECT cuEGLStreamConsumerConnectWithFlags, 106
-DIRECT cuEGLStreamConsumerDisconnect, 107
-DIRECT cuEGLStreamConsumerReleaseFrame, 108
-DIRECT cuEGLStreamProducerConnect, 109
-DIRECT cuEGLStreamProducerDisconnect, 110
-DIRECT cuEGLStreamProducerPresentFrame, 111
-DIRECT cuEGLStreamProducerReturnFrame, 112
-DIRECT cuEventCreate, 113
-DIRECT cuEventCreateFromEGLSync, 114
-DIRECT cuEventCreateFromNVNSync, 115
-DIRECT cuEventDestroy, 116
-DIRECT cuEventDestroy_v2, 117
-DIRECT cuEventElapsedTime, 118
-DIRECT cuEventElapsedTime_v2, 119
-DIRECT cuEventQuery, 120
-DIRECT cuEventRecord, 121
-DIRECT cuEventRecordWithFlags, 122
-DIRECT cuEventRecordWithFlags_ptsz, 123
-DIRECT cuEventRecord_ptsz, 124
-DIRECT cuEventSynchronize, 125
-DIRECT cuExternalMemoryGetMappedBuffer, 126
-DIRECT cuExternalMemoryGetMappedMipmappedArray, 127
-DIRECT cuFlushGPUDirectRDMAWrites, 128
-DIRECT cuFuncGetAttribute, 129
-DIRECT cuFuncGetModule, 130
-DIRECT cuFuncGetName, 131
-DIRECT cuFuncGetParamInfo, 132
-DIRECT cuFuncIsLoaded, 133
-DIRECT cuFuncLoad, 134
-DIRECT cuFuncSetAttribute, 135
-DIRECT cuFuncSetBlockShape, 136
-DIRECT cuFuncSetCacheConfig, 137
-DIRECT cuFuncSetSharedMemConfig, 138
-DIRECT cuFuncSetSharedSize, 139
-DIRECT cuGLCtxCreate, 140
-DIRECT cuGLCtxCreate_v2, 141
-DIRECT cuGLGetDevices, 142
-DIRECT cuGLGetDevices_v2, 143
-DIRECT cuGLInit, 144
-DIRECT cuGLMapBufferObject, 145
-DIRECT cuGLMapBufferObjectAsync, 146
-DIRECT cuGLMapBufferObjectAsync_v2, 147
-DIRECT cuGLMapBufferObjectAsync_v2_ptsz, 148
-DIRECT cuGLMapBufferObject_v2, 149
-DIRECT cuGLMapBufferObject_v2_ptds, 150
-DIRECT cuGLRegisterBufferObject, 151
-DIRECT cuGLSetBufferObjectMapFlags, 152
-DIRECT cuGLUnmapBufferObject, 153
-DIRECT cuGLUnmapBufferObjectAsync, 154
-DIRECT cuGLUnregisterBufferObject, 155
-DIRECT cuGetErrorName, 156
-DIRECT cuGetErrorString, 157
-DIRECT cuGetExportTable, 158
-DIRECT cuGetProcAddress, 159
-DIRECT cuGetProcAddress_v2, 160
-DIRECT cuGraphAddBatchMemOpNode, 161
-DIRECT cuGraphAddChildGraphNode, 162
-DIRECT cuGraphAddDependencies, 163
-DIRECT cuGraphAddDependencies_v2, 164
-DIRECT cuGraphAddEmptyNode, 165
-DIRECT cuGraphAddEventRecordNode, 166
-DIRECT cuGraphAddEventWaitNode, 167
-DIRECT cuGraphAddExternalSemaphoresSignalNode, 168
-DIRECT cuGraphAddExternalSemaphoresWaitNode, 169
-DIRECT cuGraphAddHostNode, 170
-DIRECT cuGraphAddKernelNode, 171
-DIRECT cuGraphAddKernelNode_v2, 172
-DIRECT cuGraphAddMemAllocNode, 173
-DIRECT cuGraphAddMemFreeNode, 174
-DIRECT cuGraphAddMemcpyNode, 175
-DIRECT cuGraphAddMemsetNode, 176
-DIRECT cuGraphAddNode, 177
-DIRECT cuGraphAddNode_v2, 178
-DIRECT cuGraphBatchMemOpNodeGetParams, 179
-DIRECT cuGraphBatchMemOpNodeSetParams, 180
-DIRECT cuGraphChildGraphNodeGetGraph, 181
-DIRECT cuGraphClone, 182
-DIRECT cuGraphConditionalHandleCreate, 183
-DIRECT cuGraphCreate, 184
-DIRECT cuGraphDebugDotPrint, 185
-DIRECT cuGraphDestroy, 186
-DIRECT cuGraphDestroyNode, 187
-DIRECT cuGraphEventRecordNodeGetEvent, 188
-DIRECT cuGraphEventRecordNodeSetEvent, 189
-DIRECT cuGraphEventWaitNodeGetEvent, 190
-DIRECT cuGraphEventWaitNodeSetEvent, 191
-DIRECT cuGraphExecBatchMemOpNodeSetParams, 192
-DIRECT cuGraphExecChildGraphNodeSetParams, 193
-DIRECT cuGraphExecDestroy, 194
-DIRECT cuGraphExecEventRecordNodeSetEvent, 195
-DIRECT cuGraphExecEventWaitNodeSetEvent, 196
-DIRECT cuGraphExecExternalSemaphoresSignalNodeSetParams, 197
-DIRECT cuGraphExecExternalSemaphoresWaitNodeSetParams, 198
-DIRECT cuGraphExecGetFlags, 199
-DIRECT cuGraphExecHostNodeSetParams, 200
-DIRECT cuGraphExecKernelNodeSetParams, 201
-DIRECT cuGraphExecKernelNodeSetParams_v2, 202
-DIRECT cuGraphExecMemcpyNodeSetParams, 203
-DIRECT cuGraphExecMemsetNodeSetParams, 204
-DIRECT cuGraphExecNodeSetParams, 205
-DIRECT cuGraphExecUpdate, 206
-DIRECT cuGraphExecUpdate_v2, 207
-DIRECT cuGraphExternalSemaphoresSignalNodeGetParams, 208
-DIRECT cuGraphExternalSemaphoresSignalNodeSetParams, 209
-DIRECT cuGraphExternalSemaphoresWaitNodeGetParams, 210
-DIRECT cuGraphExternalSemaphoresWaitNodeSetParams, 211
-DIRECT cuGraphGetEdges, 212
-DIRECT cuGraphGetEdges_v2, 213
-DIRECT cuGraphGetNodes, 214
-DIRECT cuGraphGetRootNodes, 215
-DIRECT cuGraphHostNodeGetParams, 216
-DIRECT cuGraphHostNodeSetParams, 217
-DIRECT cuGraphInstantiate, 218
-DIRECT cuGraphInstantiateWithFlags, 219
-DIRECT cuGraphInstantiateWithParams, 220
-DIRECT cuGraphInstantiateWithParams_ptsz, 221
-DIRECT cuGraphInstantiate_v2, 222
-DIRECT cuGraphKernelNodeCopyAttributes, 223
-DIRECT cuGraphKernelNodeGetAttribute, 224
-DIRECT cuGraphKernelNodeGetParams, 225
-DIRECT cuGraphKernelNodeGetParams_v2, 226
-DIRECT cuGraphKernelNodeSetAttribute, 227
-DIRECT cuGraphKernelNodeSetParams, 228
-DIRECT cuGraphKernelNodeSetParams_v2, 229
-GATED cuGraphLaunch, 230
-GATED cuGraphLaunch_ptsz, 231
-DIRECT cuGraphMemAllocNodeGetParams, 232
-DIRECT cuGraphMemFreeNodeGetParams, 233
-DIRECT cuGraphMemcpyNodeGetParams, 234
-DIRECT cuGraphMemcpyNodeSetParams, 235
-DIRECT cuGraphMemsetNodeGetParams, 236
-DIRECT cuGraphMemsetNodeSetParams, 237
-DIRECT cuGraphNodeFindInClone, 238
-DIRECT cuGraphNodeGetDependencies, 239
-DIRECT cuGraphNodeGetDependencies_v2, 240
-DIRECT cuGraphNodeGetDependentNodes, 241
-DIRECT cuGraphNodeGetDependentNodes_v2, 242
-DIRECT cuGraphNodeGetEnabled, 243
-DIRECT cuGraphNodeGetType, 244
-DIRECT cuGraphNodeSetEnabled, 245
-DIRECT cuGraphNodeSetParams, 246
-DIRECT cuGraphReleaseUserObject, 247
-DIRECT cuGraphRemoveDependencies, 248
-DIRECT cuGraphRemoveDependencies_v2, 249
-DIRECT cuGraphRetainUserObject, 250
-DIRECT cuGraphUpload, 251
-DIRECT cuGraphUpload_ptsz, 252
-DIRECT cuGraphicsEGLRegisterImage, 253
-DIRECT cuGraphicsGLRegisterBuffer, 254
-DIRECT cuGraphicsGLRegisterImage, 255
-DIRECT cuGraphicsMapResources, 256
-DIRECT cuGraphicsMapResources_ptsz, 257
-DIRECT cuGraphicsResourceGetMappedEglFrame, 258
-DIRECT cuGraphicsResourceGetMappedMipmappedArray, 259
-DIRECT cuGraphicsResourceGetMappedPointer, 260
-DIRECT cuGraphicsResourceGetMappedPointer_v2, 261
-DIRECT cuGraphicsResourceSetMapFlags, 262
-DIRECT cuGraphicsResourceSetMapFlags_v2, 263
-DIRECT cuGraphicsSubResourceGetMappedArray, 264
-DIRECT cuGraphicsUnmapResources, 265
-DIRECT cuGraphicsUnmapResources_ptsz, 266
-DIRECT cuGraphicsUnregisterResource, 267
-DIRECT cuGraphicsVDPAURegisterOutputSurface, 268
-DIRECT cuGraphicsVDPAURegisterVideoSurface, 269
-DIRECT cuGreenCtxCreate, 270
-DIRECT cuGreenCtxDestroy, 271
-DIRECT cuGreenCtxGetDevResource, 272
-DIRECT cuGreenCtxGetId, 273
-DIRECT cuGreenCtxRecordEvent, 274
-DIRECT cuGreenCtxStreamCreate, 275
-DIRECT cuGreenCtxWaitEvent, 276
-DIRECT cuImportExternalMemory, 277
-DIRECT cuImportExternalSemaphore, 278
-DIRECT cuInit, 279
-DIRECT cuIpcCloseMemHandle, 280
-DIRECT cuIpcGetEventHandle, 281
-DIRECT cuIpcGetMemHandle, 282
-DIRECT cuIpcOpenEventHandle, 283
-DIRECT cuIpcOpenMemHandle, 284
-DIRECT cuIpcOpenMemHandle_v2, 285
-DIRECT cuKernelGetAttribute, 286
-DIRECT cuKernelGetFunction, 287
-DIRECT cuKernelGetLibrary, 288
-DIRECT cuKernelGetName, 289
-DIRECT cuKernelGetParamInfo, 290
-DIRECT cuKernelSetAttribute, 291
-DIRECT cuKernelSetCacheConfig, 292
-GATED cuLaunch, 293
-GATED cuLaunchCooperativeKernel, 294
-GATED cuLaunchCooperativeKernelMultiDevice, 295
-GATED cuLaunchCooperativeKernel_ptsz, 296
-GATED cuLaunchGrid, 297
-GATED cuLaunchGridAsync, 298
-DIRECT cuLaunchHostFunc, 299
-DIRECT cuLaunchHostFunc_ptsz, 300
-GATED cuLaunchKernel, 301
-GATED cuLaunchKernelEx, 302
-GATED cuLaunchKernelEx_ptsz, 303
-GATED cuLaunchKernel_ptsz, 304
-DIRECT cuLibraryEnumerateKernels, 305
-DIRECT cuLibraryGetGlobal, 306
-DIRECT cuLibraryGetKernel, 307
-DIRECT cuLibraryGetKernelCount, 308
-DIRECT cuLibraryGetManaged, 309
-DIRECT cuLibraryGetModule, 310
-DIRECT cuLibraryGetUnifiedFunction, 311
-DIRECT cuLibraryLoadData, 312
-DIRECT cuLibraryLoadFromFile, 313
-DIRECT cuLibraryUnload, 314
-DIRECT cuLinkAddData, 315
-DIRECT cuLinkAddData_v2, 316
-DIRECT cuLinkAddFile, 317
-DIRECT cuLinkAddFile_v2, 318
-DIRECT cuLinkComplete, 319
-DIRECT cuLinkCreate, 320
-DIRECT cuLinkCreate_v2, 321
-DIRECT cuLinkDestroy, 322
-DIRECT cuLogsCurrent, 323
-DIRECT cuLogsDumpToFile, 324
-DIRECT cuLogsDumpToMemory, 325
-DIRECT cuLogsRegisterCallback, 326
-DIRECT cuLogsUnregisterCallback, 327
-DIRECT cuMemAddressFree, 328
-DIRECT cuMemAddressReserve, 329
-DIRECT cuMemAdvise, 330
-DIRECT cuMemAdvise_v2, 331
-DIRECT cuMemAlloc, 332
-DIRECT cuMemAllocAsync, 333
-DIRECT cuMemAllocAsync_ptsz, 334
-DIRECT cuMemAllocFromPoolAsync, 335
-DIRECT cuMemAllocFromPoolAsync_ptsz, 336
-DIRECT cuMemAllocHost, 337
-DIRECT cuMemAllocHost_v2, 338
-DIRECT cuMemAllocManaged, 339
-DIRECT cuMemAllocPitch, 340
-DIRECT cuMemAllocPitch_v2, 341
-DIRECT cuMemAlloc_v2, 342
-DIRECT cuMemBatchDecompressAsync, 343
-DIRECT cuMemBatchDecompressAsync_ptsz, 344
-DIRECT cuMemCreate, 345
-DIRECT cuMemDiscardAndPrefetchBatchAsync, 346
-DIRECT cuMemDiscardAndPrefetchBatchAsync_ptsz, 347
-DIRECT cuMemDiscardBatchAsync, 348
-DIRECT cuMemDiscardBatchAsync_ptsz, 349
-DIRECT cuMemExportToShareableHandle, 350
-DIRECT cuMemFree, 351
-DIRECT cuMemFreeAsync, 352
-DIRECT cuMemFreeAsync_ptsz, 353
-DIRECT cuMemFreeHost, 354
-DIRECT cuMemFree_v2, 355
-DIRECT cuMemGetAccess, 356
-DIRECT cuMemGetAddressRange, 357
-DIRECT cuMemGetAddressRange_v2, 358
-DIRECT cuMemGetAllocationGranularity, 359
-DIRECT cuMemGetAllocationPropertiesFromHandle, 360
-DIRECT cuMemGetDefaultMemPool, 361
-DIRECT cuMemGetHandleForAddressRange, 362
-DIRECT cuMemGetInfo, 363
-DIRECT cuMemGetInfo_v2, 364
-DIRECT cuMemGetMemPool, 365
-DIRECT cuMemHostAlloc, 366
-DIRECT cuMemHostAlloc_v2, 367
-DIRECT cuMemHostGetDevicePointer, 368
-DIRECT cuMemHostGetDevicePointer_v2, 369
-DIRECT cuMemHostGetFlags, 370
-DIRECT cuMemHostRegister, 371
-DIRECT cuMemHostRegister_v2, 372
-DIRECT cuMemHostUnregister, 373
-DIRECT cuMemImportFromShareableHandle, 374
-DIRECT cuMemMap, 375
-DIRECT cuMemMapArrayAsync, 376
-DIRECT cuMemMapArrayAsync_ptsz, 377
-DIRECT cuMemPeerGetDevicePointer, 378
-DIRECT cuMemPeerRegister, 379
-DIRECT cuMemPeerUnregister, 380
-DIRECT cuMemPoolCreate, 381
-DIRECT cuMemPoolDestroy, 382
-DIRECT cuMemPoolExportPointer, 383
-DIRECT cuMemPoolExportToShareableHandle, 384
-DIRECT cuMemPoolGetAccess, 385
-DIRECT cuMemPoolGetAttribute, 386
-DIRECT cuMemPoolImportFromShareableHandle, 387
-DIRECT cuMemPoolImportPointer, 388
-DIRECT cuMemPoolSetAccess, 389
-DIRECT cuMemPoolSetAttribute, 390
-DIRECT cuMemPoolTrimTo, 391
-DIRECT cuMemPrefetchAsync, 392
-DIRECT cuMemPrefetchAsync_ptsz, 393
-DIRECT cuMemPrefetchAsync_v2, 394
-DIRECT cuMemPrefetchAsync_v2_ptsz, 395
-DIRECT cuMemPrefetchBatchAsync, 396
-DIRECT cuMemPrefetchBatchAsync_ptsz, 397
-DIRECT cuMemRangeGetAttribute, 398
-DIRECT cuMemRangeGetAttributes, 399
-DIRECT cuMemRelease, 400
-DIRECT cuMemRetainAllocationHandle, 401
-DIRECT cuMemSetAccess, 402
-DIRECT cuMemSetMemPool, 403
-DIRECT cuMemUnmap, 404
-DIRECT cuMemcpy, 405
-DIRECT cuMemcpy2D, 406
-DIRECT cuMemcpy2DAsync, 407
-DIRECT cuMemcpy2DAsync_v2, 408
-DIRECT cuMemcpy2DAsync_v2_ptsz, 409
-DIRECT cuMemcpy2DUnaligned, 410
-DIRECT cuMemcpy2DUnaligned_v2, 411
-DIRECT cuMemcpy2DUnaligned_v2_ptds, 412
-DIRECT cuMemcpy2D_v2, 413
-DIRECT cuMemcpy2D_v2_ptds, 414
-DIRECT cuMemcpy3D, 415
-DIRECT cuMemcpy3DAsync, 416
-DIRECT cuMemcpy3DAsync_v2, 417
-DIRECT cuMemcpy3DAsync_v2_ptsz, 418
-DIRECT cuMemcpy3DBatchAsync, 419
-DIRECT cuMemcpy3DBatchAsync_ptsz, 420
-DIRECT cuMemcpy3DBatchAsync_v2, 421
-DIRECT cuMemcpy3DBatchAsync_v2_ptsz, 422
-DIRECT cuMemcpy3DPeer, 423
-DIRECT cuMemcpy3DPeerAsync, 424
-DIRECT cuMemcpy3DPeerAsync_ptsz, 425
-DIRECT cuMemcpy3DPeer_ptds, 426
-DIRECT cuMemcpy3D_v2, 427
-DIRECT cuMemcpy3D_v2_ptds, 428
-DIRECT cuMemcpyAsync, 429
-DIRECT cuMemcpyAsync_ptsz, 430
-DIRECT cuMemcpyAtoA, 431
-DIRECT cuMemcpyAtoA_v2, 432
-DIRECT cuMemcpyAtoA_v2_ptds, 433
-DIRECT cuMemcpyAtoD, 434
-DIRECT cuMemcpyAtoD_v2, 435
-DIRECT cuMemcpyAtoD_v2_ptds, 436
-DIRECT cuMemcpyAtoH, 437
-DIRECT cuMemcpyAtoHAsync, 438
-DIRECT cuMemcpyAtoHAsync_v2, 439
-DIRECT cuMemcpyAtoHAsync_v2_ptsz, 440
-DIRECT cuMemcpyAtoH_v2, 441
-DIRECT cuMemcpyAtoH_v2_ptds, 442
-DIRECT cuMemcpyBatchAsync, 443
-DIRECT cuMemcpyBatchAsync_ptsz, 444
-DIRECT cuMemcpyBatchAsync_v2, 445
-DIRECT cuMemcpyBatchAsync_v2_ptsz, 446
-DIRECT cuMemcpyDtoA, 447
-DIRECT cuMemcpyDtoA_v2, 448
-DIRECT cuMemcpyDtoA_v2_ptds, 449
-DIRECT cuMemcpyDtoD, 450
-DIRECT cuMemcpyDtoDAsync, 451
-DIRECT cuMemcpyDtoDAsync_v2, 452
-DIRECT cuMemcpyDtoDAsync_v2_ptsz, 453
-DIRECT cuMemcpyDtoD_v2, 454
-DIRECT cuMemcpyDtoD_v2_ptds, 455
-DIRECT cuMemcpyDtoH, 456
-DIRECT cuMemcpyDtoHAsync, 457
-DIRECT cuMemcpyDtoHAsync_v2, 458
-DIRECT cuMemcpyDtoHAsync_v2_ptsz, 459
-DIRECT cuMemcpyDtoH_v2, 460
-DIRECT cuMemcpyDtoH_v2_ptds, 461
-DIRECT cuMemcpyHtoA, 462
-DIRECT cuMemcpyHtoAAsync, 463
-DIRECT cuMemcpyHtoAAsync_v2, 464
-DIRECT cuMemcpyHtoAAsync_v2_ptsz, 465
-DIRECT cuMemcpyHtoA_v2, 466
-DIRECT cuMemcpyHtoA_v2_ptds, 467
-DIRECT cuMemcpyHtoD, 468
-DIRECT cuMemcpyHtoDAsync, 469
-DIRECT cuMemcpyHtoDAsync_v2, 470
-DIRECT cuMemcpyHtoDAsync_v2_ptsz, 471
-DIRECT cuMemcpyHtoD_v2, 472
-DIRECT cuMemcpyHtoD_v2_ptds, 473
-DIRECT cuMemcpyPeer, 474
-DIRECT cuMemcpyPeerAsync, 475
-DIRECT cuMemcpyPeerAsync_ptsz, 476
-DIRECT cuMemcpyPeer_ptds, 477
-DIRECT cuMemcpy_ptds, 478
-DIRECT cuMemcpy_v2, 479
-DIRECT cuMemsetD16, 480
-DIRECT cuMemsetD16Async, 481
-DIRECT cuMemsetD16Async_ptsz, 482
-DIRECT cuMemsetD16_v2, 483
-DIRECT cuMemsetD16_v2_ptds, 484
-DIRECT cuMemsetD2D16, 485
-DIRECT cuMemsetD2D16Async, 486
-DIRECT cuMemsetD2D16Async_ptsz, 487
-DIRECT cuMemsetD2D16_v2, 488
-DIRECT cuMemsetD2D16_v2_ptds, 489
-DIRECT cuMemsetD2D32, 490
-DIRECT cuMemsetD2D32Async, 491
-DIRECT cuMemsetD2D32Async_ptsz, 492
-DIRECT cuMemsetD2D32_v2, 493
-DIRECT cuMemsetD2D32_v2_ptds, 494
-DIRECT cuMemsetD2D8, 495
-DIRECT cuMemsetD2D8Async, 496
-DIRECT cuMemsetD2D8Async_ptsz, 497
-DIRECT cuMemsetD2D8_v2, 498
-DIRECT cuMemsetD2D8_v2_ptds, 499
-DIRECT cuMemsetD32, 500
-DIRECT cuMemsetD32Async, 501
-DIRECT cuMemsetD32Async_ptsz, 502
-DIRECT cuMemsetD32_v2, 503
-DIRECT cuMemsetD32_v2_ptds, 504
-DIRECT cuMemsetD8, 505
-DIRECT cuMemsetD8Async, 506
-DIRECT cuMemsetD8Async_ptsz, 507
-DIRECT cuMemsetD8_v2, 508
-DIRECT cuMemsetD8_v2_ptds, 509
-DIRECT cuMipmappedArrayCreate, 510
-DIRECT cuMipmappedArrayDestroy, 511
-DIRECT cuMipmappedArrayGetLevel, 512
-DIRECT cuMipmappedArrayGetMemoryRequirements, 513
-DIRECT cuMipmappedArrayGetSparseProperties, 514
-DIRECT cuModuleEnumerateFunctions, 515
-DIRECT cuModuleGetFunction, 516
-DIRECT cuModuleGetFunctionCount, 517
-DIRECT cuModuleGetGlobal, 518
-DIRECT cuModuleGetGlobal_v2, 519
-DIRECT cuModuleGetLoadingMode, 520
-DIRECT cuModuleGetSurfRef, 521
-DIRECT cuModuleGetTexRef, 522
-DIRECT cuModuleLoad, 523
-DIRECT cuModuleLoadData, 524
-DIRECT cuModuleLoadDataEx, 525
-DIRECT cuModuleLoadFatBinary, 526
-DIRECT cuModuleUnload, 527
-DIRECT cuMultiKernelCooperativeDomainCreate, 528
-DIRECT cuMultiKernelCooperativeDomainDestroy, 529
-DIRECT cuMulticastAddDevice, 530
-DIRECT cuMulticastBindAddr, 531
-DIRECT cuMulticastBindMem, 532
-DIRECT cuMulticastCreate, 533
-DIRECT cuMulticastGetGranularity, 534
-DIRECT cuMulticastUnbind, 535
-DIRECT cuNNSetAllocator, 536
-DIRECT cuOccupancyAvailableDynamicSMemPerBlock, 537
-DIRECT cuOccupancyMaxActiveBlocksPerMultiprocessor, 538
-DIRECT cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 539
-DIRECT cuOccupancyMaxActiveClusters, 540
-DIRECT cuOccupancyMaxPotentialBlockSize, 541
-DIRECT cuOccupancyMaxPotentialBlockSizeWithFlags, 542
-DIRECT cuOccupancyMaxPotentialClusterSize, 543
-DIRECT cuParamSetSize, 544
-DIRECT cuParamSetTexRef, 545
-DIRECT cuParamSetf, 546
-DIRECT cuParamSeti, 547
-DIRECT cuParamSetv, 548
-DIRECT cuPointerGetAttribute, 549
-DIRECT cuPointerGetAttributes, 550
-DIRECT cuPointerSetAttribute, 551
-DIRECT cuProfilerInitialize, 552
-DIRECT cuProfilerStart, 553
-DIRECT cuProfilerStop, 554
-DIRECT cuSemaphoreCreate, 555
-DIRECT cuSemaphoreDestroy, 556
-DIRECT cuSemaphoreExport, 557
-DIRECT cuSignalExternalSemaphoresAsync, 558
-DIRECT cuSignalExternalSemaphoresAsync_ptsz, 559
-DIRECT cuStreamAddCallback, 560
-DIRECT cuStreamAddCallback_ptsz, 561
-DIRECT cuStreamAttachMemAsync, 562
-DIRECT cuStreamAttachMemAsync_ptsz, 563
-DIRECT cuStreamBatchMemOp, 564
-DIRECT cuStreamBatchMemOp_ptsz, 565
-DIRECT cuStreamBatchMemOp_v2, 566
-DIRECT cuStreamBatchMemOp_v2_ptsz, 567
-DIRECT cuStreamBeginCapture, 568
-DIRECT cuStreamBeginCaptureToGraph, 569
-DIRECT cuStreamBeginCaptureToGraph_ptsz, 570
-DIRECT cuStreamBeginCapture_ptsz, 571
-DIRECT cuStreamBeginCapture_v2, 572
-DIRECT cuStreamBeginCapture_v2_ptsz, 573
-DIRECT cuStreamCopyAttributes, 574
-DIRECT cuStreamCopyAttributes_ptsz, 575
-DIRECT cuStreamCreate, 576
-DIRECT cuStreamCreateForCaptureToCig, 577
-DIRECT cuStreamCreateWithPriority, 578
-DIRECT cuStreamDestroy, 579
-DIRECT cuStreamDestroy_v2, 580
-DIRECT cuStreamEndCapture, 581
-DIRECT cuStreamEndCapture_ptsz, 582
-DIRECT cuStreamGetAttribute, 583
-DIRECT cuStreamGetAttribute_ptsz, 584
-DIRECT cuStreamGetCaptureInfo, 585
-DIRECT cuStreamGetCaptureInfo_ptsz, 586
-DIRECT cuStreamGetCaptureInfo_v2, 587
-DIRECT cuStreamGetCaptureInfo_v2_ptsz, 588
-DIRECT cuStreamGetCaptureInfo_v3, 589
-DIRECT cuStreamGetCaptureInfo_v3_ptsz, 590
-DIRECT cuStreamGetCtx, 591
-DIRECT cuStreamGetCtx_ptsz, 592
-DIRECT cuStreamGetCtx_v2, 593
-DIRECT cuStreamGetCtx_v2_ptsz, 594
-DIRECT cuStreamGetDevice, 595
-DIRECT cuStreamGetDevice_ptsz, 596
-DIRECT cuStreamGetFlags, 597
-DIRECT cuStreamGetFlags_ptsz, 598
-DIRECT cuStreamGetGreenCtx, 599
-DIRECT cuStreamGetId, 600
-DIRECT cuStreamGetId_ptsz, 601
-DIRECT cuStreamGetPriority, 602
-DIRECT cuStreamGetPriority_ptsz, 603
-DIRECT cuStreamIsCapturing, 604
-DIRECT cuStreamIsCapturing_ptsz, 605
-DIRECT cuStreamQuery, 606
-DIRECT cuStreamQuery_ptsz, 607
-DIRECT cuStreamSetAttribute, 608
-DIRECT cuStreamSetAttribute_ptsz, 609
-DIRECT cuStreamSetFlags, 610
-DIRECT cuStreamSetFlags_ptsz, 611
-DIRECT cuStreamSynchronize, 612
-DIRECT cuStreamSynchronize_ptsz, 613
-DIRECT cuStreamUpdateCaptureDependencies, 614
-DIRECT cuStreamUpdateCaptureDependencies_ptsz, 615
-DIRECT cuStreamUpdateCaptureDependencies_v2, 616
-DIRECT cuStreamUpdateCaptureDependencies_v2_ptsz, 617
-DIRECT cuStreamWaitEvent, 618
-DIRECT cuStreamWaitEvent_ptsz, 619
-DIRECT cuStreamWaitValue32, 620
-DIRECT cuStreamWaitValue32_ptsz, 621
-DIRECT cuStreamWaitValue32_v2, 622
-DIRECT cuStreamWaitValue32_v2_ptsz, 623
-DIRECT cuStreamWaitValue64, 624
-DIRECT cuStreamWaitValue64_ptsz, 625
-DIRECT cuStreamWaitValue64_v2, 626
-DIRECT cuStreamWaitValue64_v2_ptsz, 627
-DIRECT cuStreamWriteValue32, 628
-DIRECT cuStreamWriteValue32_ptsz, 629
-DIRECT cuStreamWriteValue32_v2, 630
-DIRECT cuStreamWriteValue32_v2_ptsz, 631
-DIRECT cuStreamWriteValue64, 632
-DIRECT cuStreamWriteValue64_ptsz, 633
-DIRECT cuStreamWriteValue64_v2, 634
-DIRECT cuStreamWriteValue64_v2_ptsz, 635
-DIRECT cuSurfObjectCreate, 636
-DIRECT cuSurfObjectDestroy, 637
-DIRECT cuSurfObjectGetResourceDesc, 638
-DIRECT cuSurfRefCreate, 639
-DIRECT cuSurfRefDestroy, 640
-DIRECT cuSurfRefGetArray, 641
-DIRECT cuSurfRefGetFormat, 642
-DIRECT cuSurfRefSetArray, 643
-DIRECT cuSurfRefSetFormat, 644
-DIRECT cuTensorMapEncodeIm2col, 645
-DIRECT cuTensorMapEncodeIm2colWide, 646
-DIRECT cuTensorMapEncodeTiled, 647
-DIRECT cuTensorMapReplaceAddress, 648
-DIRECT cuTexObjectCreate, 649
-DIRECT cuTexObjectDestroy, 650
-DIRECT cuTexObjectGetResourceDesc, 651
-DIRECT cuTexObjectGetResourceViewDesc, 652
-DIRECT cuTexObjectGetTextureDesc, 653
-DIRECT cuTexRefCreate, 654
-DIRECT cuTexRefDestroy, 655
-DIRECT cuTexRefGetAddress, 656
-DIRECT cuTexRefGetAddressMode, 657
-DIRECT cuTexRefGetAddress_v2, 658
-DIRECT cuTexRefGetArray, 659
-DIRECT cuTexRefGetBorderColor, 660
-DIRECT cuTexRefGetFilterMode, 661
-DIRECT cuTexRefGetFlags, 662
-DIRECT cuTexRefGetFormat, 663
-DIRECT cuTexRefGetMaxAnisotropy, 664
-DIRECT cuTexRefGetMipmapFilterMode, 665
-DIRECT cuTexRefGetMipmapLevelBias, 666
-DIRECT cuTexRefGetMipmapLevelClamp, 667
-DIRECT cuTexRefGetMipmappedArray, 668
-DIRECT cuTexRefSetAddress, 669
-DIRECT cuTexRefSetAddress2D, 670
-DIRECT cuTexRefSetAddress2D_v2, 671
-DIRECT cuTexRefSetAddress2D_v3, 672
-DIRECT cuTexRefSetAddressMode, 673
-DIRECT cuTexRefSetAddress_v2, 674
-DIRECT cuTexRefSetArray, 675
-DIRECT cuTexRefSetBorderColor, 676
-DIRECT cuTexRefSetFilterMode, 677
-DIRECT cuTexRefSetFlags, 678
-DIRECT cuTexRefSetFormat, 679
-DIRECT cuTexRefSetMaxAnisotropy, 680
-DIRECT cuTexRefSetMipmapFilterMode, 681
-DIRECT cuTexRefSetMipmapLevelBias, 682
-DIRECT cuTexRefSetMipmapLevelClamp, 683
-DIRECT cuTexRefSetMipmappedArray, 684
-DIRECT cuThreadExchangeStreamCaptureMode, 685
-DIRECT cuUserObjectCreate, 686
-DIRECT cuUserObjectRelease, 687
-DIRECT cuUserObjectRetain, 688
-DIRECT cuVDPAUCtxCreate, 689
-DIRECT cuVDPAUCtxCreate_v2, 690
-DIRECT cuVDPAUGetDevice, 691
-DIRECT cuWGLGetDevice, 692
-DIRECT cuWaitExternalSemaphoresAsync, 693
-DIRECT cuWaitExternalSemaphoresAsync_ptsz, 694
+DIRECT cuCheckpointOperationComplete, 13
+DIRECT cuCheckpointProcessCheckpoint, 14
+DIRECT cuCheckpointProcessGetRestoreThreadId, 15
+DIRECT cuCheckpointProcessGetState, 16
+DIRECT cuCheckpointProcessLock, 17
+DIRECT cuCheckpointProcessRestore, 18
+DIRECT cuCheckpointProcessUnlock, 19
+DIRECT cuCompilePtx, 20
+DIRECT cuCoredumpDeregisterCompleteCallback, 21
+DIRECT cuCoredumpDeregisterStartCallback, 22
+DIRECT cuCoredumpGetAttribute, 23
+DIRECT cuCoredumpGetAttributeGlobal, 24
+DIRECT cuCoredumpRegisterCompleteCallback, 25
+DIRECT cuCoredumpRegisterStartCallback, 26
+DIRECT cuCoredumpSetAttribute, 27
+DIRECT cuCoredumpSetAttributeGlobal, 28
+DIRECT cuCtxAttach, 29
+DIRECT cuCtxCreate, 30
+DIRECT cuCtxCreate_v2, 31
+DIRECT cuCtxCreate_v3, 32
+DIRECT cuCtxCreate_v4, 33
+DIRECT cuCtxDestroy, 34
+DIRECT cuCtxDestroy_v2, 35
+DIRECT cuCtxDetach, 36
+DIRECT cuCtxDisablePeerAccess, 37
+DIRECT cuCtxEnablePeerAccess, 38
+DIRECT cuCtxFromGreenCtx, 39
+DIRECT cuCtxGetApiVersion, 40
+DIRECT cuCtxGetCacheConfig, 41
+DIRECT cuCtxGetCurrent, 42
+DIRECT cuCtxGetDevResource, 43
+DIRECT cuCtxGetDevice, 44
+DIRECT cuCtxGetDevice_v2, 45
+DIRECT cuCtxGetExecAffinity, 46
+DIRECT cuCtxGetFlags, 47
+DIRECT cuCtxGetId, 48
+DIRECT cuCtxGetLimit, 49
+DIRECT cuCtxGetSharedMemConfig, 50
+DIRECT cuCtxGetStreamPriorityRange, 51
+DIRECT cuCtxPopCurrent, 52
+DIRECT cuCtxPopCurrent_v2, 53
+DIRECT cuCtxPushCurrent, 54
+DIRECT cuCtxPushCurrent_v2, 55
+DIRECT cuCtxRecordEvent, 56
+DIRECT cuCtxResetPersistingL2Cache, 57
+DIRECT cuCtxSetCacheConfig, 58
+DIRECT cuCtxSetCurrent, 59
+DIRECT cuCtxSetFlags, 60
+DIRECT cuCtxSetLimit, 61
+DIRECT cuCtxSetSharedMemConfig, 62
+DIRECT cuCtxSynchronize, 63
+DIRECT cuCtxSynchronize_v2, 64
+DIRECT cuCtxWaitEvent, 65
+DIRECT cuDestroyExternalMemory, 66
+DIRECT cuDestroyExternalSemaphore, 67
+DIRECT cuDevResourceGenerateDesc, 68
+DIRECT cuDevSmResourceSplit, 69
+DIRECT cuDevSmResourceSplitByCount, 70
+DIRECT cuDeviceCanAccessPeer, 71
+DIRECT cuDeviceComputeCapability, 72
+DIRECT cuDeviceGet, 73
+DIRECT cuDeviceGetAttribute, 74
+DIRECT cuDeviceGetByPCIBusId, 75
+DIRECT cuDeviceGetCliqueCount, 76
+DIRECT cuDeviceGetCliqueInfo, 77
+DIRECT cuDeviceGetCount, 78
+DIRECT cuDeviceGetDefaultMemPool, 79
+DIRECT cuDeviceGetDevResource, 80
+DIRECT cuDeviceGetExecAffinitySupport, 81
+DIRECT cuDeviceGetFabricClusterUuid, 82
+DIRECT cuDeviceGetGraphMemAttribute, 83
+DIRECT cuDeviceGetHostAtomicCapabilities, 84
+DIRECT cuDeviceGetLuid, 85
+DIRECT cuDeviceGetMemPool, 86
+DIRECT cuDeviceGetName, 87
+DIRECT cuDeviceGetNvSciSyncAttributes, 88
+DIRECT cuDeviceGetP2PAtomicCapabilities, 89
+DIRECT cuDeviceGetP2PAttribute, 90
+DIRECT cuDeviceGetPCIBusId, 91
+DIRECT cuDeviceGetProperties, 92
+DIRECT cuDeviceGetTexture1DLinearMaxWidth, 93
+DIRECT cuDeviceGetUuid, 94
+DIRECT cuDeviceGetUuid_v2, 95
+DIRECT cuDeviceGraphMemTrim, 96
+DIRECT cuDevicePrimaryCtxGetState, 97
+DIRECT cuDevicePrimaryCtxRelease, 98
+DIRECT cuDevicePrimaryCtxRelease_v2, 99
+DIRECT cuDevicePrimaryCtxReset, 100
+DIRECT cuDevicePrimaryCtxReset_v2, 101
+DIRECT cuDevicePrimaryCtxRetain, 102
+DIRECT cuDevicePrimaryCtxSetFlags, 103
+DIRECT cuDevicePrimaryCtxSetFlags_v2, 104
+DIRECT cuDeviceRegisterAsyncNotification, 105
+DIRECT cuDeviceSetGraphMemAttribute, 106
+DIRECT cuDeviceSetMemPool, 107
+DIRECT cuDeviceTotalMem, 108
+DIRECT cuDeviceTotalMem_v2, 109
+DIRECT cuDeviceUnregisterAsyncNotification, 110
+DIRECT cuDriverGetGpuCodeIsaVersion, 111
+DIRECT cuDriverGetVersion, 112
+DIRECT cuEGLStreamConsumerAcquireFrame, 113
+DIRECT cuEGLStreamConsumerConnect, 114
+DIRECT cuEGLStreamConsumerConnectWithFlags, 115
+DIRECT cuEGLStreamConsumerDisconnect, 116
+DIRECT cuEGLStreamConsumerReleaseFrame, 117
+DIRECT cuEGLStreamProducerConnect, 118
+DIRECT cuEGLStreamProducerDisconnect, 119
+DIRECT cuEGLStreamProducerPresentFrame, 120
+DIRECT cuEGLStreamProducerReturnFrame, 121
+DIRECT cuEventCreate, 122
+DIRECT cuEventCreateFromEGLSync, 123
+DIRECT cuEventCreateFromNVNSync, 124
+DIRECT cuEventDestroy, 125
+DIRECT cuEventDestroy_v2, 126
+DIRECT cuEventElapsedTime, 127
+DIRECT cuEventElapsedTime_v2, 128
+DIRECT cuEventQuery, 129
+DIRECT cuEventRecord, 130
+DIRECT cuEventRecordWithFlags, 131
+DIRECT cuEventRecordWithFlags_ptsz, 132
+DIRECT cuEventRecord_ptsz, 133
+DIRECT cuEventSynchronize, 134
+DIRECT cuExternalMemoryGetMappedBuffer, 135
+DIRECT cuExternalMemoryGetMappedMipmappedArray, 136
+DIRECT cuFabricCpyBatchAsync, 137
+DIRECT cuFabricCpyBatchAsync_ptsz, 138
+DIRECT cuFlushGPUDirectRDMAWrites, 139
+DIRECT cuFuncGetAttribute, 140
+DIRECT cuFuncGetModule, 141
+DIRECT cuFuncGetName, 142
+DIRECT cuFuncGetParamCount, 143
+DIRECT cuFuncGetParamInfo, 144
+DIRECT cuFuncIsLoaded, 145
+DIRECT cuFuncLoad, 146
+DIRECT cuFuncSetAttribute, 147
+DIRECT cuFuncSetBlockShape, 148
+DIRECT cuFuncSetCacheConfig, 149
+DIRECT cuFuncSetSharedMemConfig, 150
+DIRECT cuFuncSetSharedSize, 151
+DIRECT cuGLCtxCreate, 152
+DIRECT cuGLCtxCreate_v2, 153
+DIRECT cuGLGetDevices, 154
+DIRECT cuGLGetDevices_v2, 155
+DIRECT cuGLInit, 156
+DIRECT cuGLMapBufferObject, 157
+DIRECT cuGLMapBufferObjectAsync, 158
+DIRECT cuGLMapBufferObjectAsync_v2, 159
+DIRECT cuGLMapBufferObjectAsync_v2_ptsz, 160
+DIRECT cuGLMapBufferObject_v2, 161
+DIRECT cuGLMapBufferObject_v2_ptds, 162
+DIRECT cuGLRegisterBufferObject, 163
+DIRECT cuGLSetBufferObjectMapFlags, 164
+DIRECT cuGLUnmapBufferObject, 165
+DIRECT cuGLUnmapBufferObjectAsync, 166
+DIRECT cuGLUnregisterBufferObject, 167
+DIRECT cuGetErrorName, 168
+DIRECT cuGetErrorString, 169
+DIRECT cuGetExportTable, 170
+DIRECT cuGetProcAddress, 171
+DIRECT cuGetProcAddress_v2, 172
+DIRECT cuGraphAddBatchMemOpNode, 173
+DIRECT cuGraphAddChildGraphNode, 174
+DIRECT cuGraphAddDependencies, 175
+DIRECT cuGraphAddDependencies_v2, 176
+DIRECT cuGraphAddEmptyNode, 177
+DIRECT cuGraphAddEventRecordNode, 178
+DIRECT cuGraphAddEventWaitNode, 179
+DIRECT cuGraphAddExternalSemaphoresSignalNode, 180
+DIRECT cuGraphAddExternalSemaphoresWaitNode, 181
+DIRECT cuGraphAddHostNode, 182
+DIRECT cuGraphAddKernelNode, 183
+DIRECT cuGraphAddKernelNode_v2, 184
+DIRECT cuGraphAddMemAllocNode, 185
+DIRECT cuGraphAddMemFreeNode, 186
+DIRECT cuGraphAddMemcpyNode, 187
+DIRECT cuGraphAddMemsetNode, 188
+DIRECT cuGraphAddNode, 189
+DIRECT cuGraphAddNode_v2, 190
+DIRECT cuGraphAddNode_v3, 191
+DIRECT cuGraphBatchMemOpNodeGetParams, 192
+DIRECT cuGraphBatchMemOpNodeSetParams, 193
+DIRECT cuGraphChildGraphNodeGetGraph, 194
+DIRECT cuGraphClone, 195
+DIRECT cuGraphConditionalHandleCreate, 196
+DIRECT cuGraphCreate, 197
+DIRECT cuGraphDebugDotPrint, 198
+DIRECT cuGraphDestroy, 199
+DIRECT cuGraphDestroyNode, 200
+DIRECT cuGraphEventRecordNodeGetEvent, 201
+DIRECT cuGraphEventRecordNodeSetEvent, 202
+DIRECT cuGraphEventWaitNodeGetEvent, 203
+DIRECT cuGraphEventWaitNodeSetEvent, 204
+DIRECT cuGraphExecBatchMemOpNodeSetParams, 205
+DIRECT cuGraphExecChildGraphNodeSetParams, 206
+DIRECT cuGraphExecDestroy, 207
+DIRECT cuGraphExecEventRecordNodeSetEvent, 208
+DIRECT cuGraphExecEventWaitNodeSetEvent, 209
+DIRECT cuGraphExecExternalSemaphoresSignalNodeSetParams, 210
+DIRECT cuGraphExecExternalSemaphoresWaitNodeSetParams, 211
+DIRECT cuGraphExecGetFlags, 212
+DIRECT cuGraphExecGetId, 213
+DIRECT cuGraphExecHostNodeSetParams, 214
+DIRECT cuGraphExecKernelNodeSetParams, 215
+DIRECT cuGraphExecKernelNodeSetParams_v2, 216
+DIRECT cuGraphExecMemcpyNodeSetParams, 217
+DIRECT cuGraphExecMemsetNodeSetParams, 218
+DIRECT cuGraphExecNodeSetParams, 219
+DIRECT cuGraphExecUpdate, 220
+DIRECT cuGraphExecUpdate_v2, 221
+DIRECT cuGraphExternalSemaphoresSignalNodeGetParams, 222
+DIRECT cuGraphExternalSemaphoresSignalNodeSetParams, 223
+DIRECT cuGraphExternalSemaphoresWaitNodeGetParams, 224
+DIRECT cuGraphExternalSemaphoresWaitNodeSetParams, 225
+DIRECT cuGraphGetEdges, 226
+DIRECT cuGraphGetEdges_v2, 227
+DIRECT cuGraphGetId, 228
+DIRECT cuGraphGetNodes, 229
+DIRECT cuGraphGetRootNodes, 230
+DIRECT cuGraphHostNodeGetParams, 231
+DIRECT cuGraphHostNodeSetParams, 232
+DIRECT cuGraphInstantiate, 233
+DIRECT cuGraphInstantiateWithFlags, 234
+DIRECT cuGraphInstantiateWithParams, 235
+DIRECT cuGraphInstantiateWithParams_ptsz, 236
+DIRECT cuGraphInstantiate_v2, 237
+DIRECT cuGraphKernelNodeCopyAttributes, 238
+DIRECT cuGraphKernelNodeGetAttribute, 239
+DIRECT cuGraphKernelNodeGetParams, 240
+DIRECT cuGraphKernelNodeGetParams_v2, 241
+DIRECT cuGraphKernelNodeSetAttribute, 242
+DIRECT cuGraphKernelNodeSetParams, 243
+DIRECT cuGraphKernelNodeSetParams_v2, 244
+GATED cuGraphLaunch, 245
+GATED cuGraphLaunch_ptsz, 246
+DIRECT cuGraphMemAllocNodeGetParams, 247
+DIRECT cuGraphMemFreeNodeGetParams, 248
+DIRECT cuGraphMemcpyNodeGetParams, 249
+DIRECT cuGraphMemcpyNodeSetParams, 250
+DIRECT cuGraphMemsetNodeGetParams, 251
+DIRECT cuGraphMemsetNodeSetParams, 252
+DIRECT cuGraphNodeFindInClone, 253
+DIRECT cuGraphNodeGetContainingGraph, 254
+DIRECT cuGraphNodeGetDependencies, 255
+DIRECT cuGraphNodeGetDependencies_v2, 256
+DIRECT cuGraphNodeGetDependentNodes, 257
+DIRECT cuGraphNodeGetDependentNodes_v2, 258
+DIRECT cuGraphNodeGetEnabled, 259
+DIRECT cuGraphNodeGetLocalId, 260
+DIRECT cuGraphNodeGetParams, 261
+DIRECT cuGraphNodeGetToolsId, 262
+DIRECT cuGraphNodeGetType, 263
+DIRECT cuGraphNodeSetEnabled, 264
+DIRECT cuGraphNodeSetParams, 265
+DIRECT cuGraphNodeSetParams_v2, 266
+DIRECT cuGraphReleaseUserObject, 267
+DIRECT cuGraphRemoveDependencies, 268
+DIRECT cuGraphRemoveDependencies_v2, 269
+DIRECT cuGraphRetainUserObject, 270
+DIRECT cuGraphUpload, 271
+DIRECT cuGraphUpload_ptsz, 272
+DIRECT cuGraphicsEGLRegisterImage, 273
+DIRECT cuGraphicsGLRegisterBuffer, 274
+DIRECT cuGraphicsGLRegisterImage, 275
+DIRECT cuGraphicsMapResources, 276
+DIRECT cuGraphicsMapResources_ptsz, 277
+DIRECT cuGraphicsResourceGetMappedEglFrame, 278
+DIRECT cuGraphicsResourceGetMappedMipmappedArray, 279
+DIRECT cuGraphicsResourceGetMappedPointer, 280
+DIRECT cuGraphicsResourceGetMappedPointer_v2, 281
+DIRECT cuGraphicsResourceSetMapFlags, 282
+DIRECT cuGraphicsResourceSetMapFlags_v2, 283
+DIRECT cuGraphicsSubResourceGetMappedArray, 284
+DIRECT cuGraphicsUnmapResources, 285
+DIRECT cuGraphicsUnmapResources_ptsz, 286
+DIRECT cuGraphicsUnregisterResource, 287
+DIRECT cuGraphicsVDPAURegisterOutputSurface, 288
+DIRECT cuGraphicsVDPAURegisterVideoSurface, 289
+DIRECT cuGreenCtxCreate, 290
+DIRECT cuGreenCtxDestroy, 291
+DIRECT cuGreenCtxGetDevResource, 292
+DIRECT cuGreenCtxGetId, 293
+DIRECT cuGreenCtxRecordEvent, 294
+DIRECT cuGreenCtxStreamCreate, 295
+DIRECT cuGreenCtxWaitEvent, 296
+DIRECT cuImportExternalMemory, 297
+DIRECT cuImportExternalSemaphore, 298
+DIRECT cuInit, 299
+DIRECT cuIpcCloseMemHandle, 300
+DIRECT cuIpcGetEventHandle, 301
+DIRECT cuIpcGetMemHandle, 302
+DIRECT cuIpcOpenEventHandle, 303
+DIRECT cuIpcOpenMemHandle, 304
+DIRECT cuIpcOpenMemHandle_v2, 305
+DIRECT cuKernelGetAttribute, 306
+DIRECT cuKernelGetFunction, 307
+DIRECT cuKernelGetLibrary, 308
+DIRECT cuKernelGetName, 309
+DIRECT cuKernelGetParamCount, 310
+DIRECT cuKernelGetParamInfo, 311
+DIRECT cuKernelSetAttribute, 312
+DIRECT cuKernelSetCacheConfig, 313
+GATED cuLaunch, 314
+GATED cuLaunchCooperativeKernel, 315
+GATED cuLaunchCooperativeKernelMultiDevice, 316
+GATED cuLaunchCooperativeKernel_ptsz, 317
+GATED cuLaunchGrid, 318
+GATED cuLaunchGridAsync, 319
+DIRECT cuLaunchHostFunc, 320
+DIRECT cuLaunchHostFunc_ptsz, 321
+DIRECT cuLaunchHostFunc_v2, 322
+DIRECT cuLaunchHostFunc_v2_ptsz, 323
+GATED cuLaunchKernel, 324
+GATED cuLaunchKernelEx, 325
+GATED cuLaunchKernelEx_ptsz, 326
+GATED cuLaunchKernel_ptsz, 327
+DIRECT cuLibraryEnumerateKernels, 328
+DIRECT cuLibraryGetGlobal, 329
+DIRECT cuLibraryGetKernel, 330
+DIRECT cuLibraryGetKernelCount, 331
+DIRECT cuLibraryGetManaged, 332
+DIRECT cuLibraryGetModule, 333
+DIRECT cuLibraryGetUnifiedFunction, 334
+DIRECT cuLibraryLoadData, 335
+DIRECT cuLibraryLoadFromFile, 336
+DIRECT cuLibraryUnload, 337
+DIRECT cuLinkAddData, 338
+DIRECT cuLinkAddData_v2, 339
+DIRECT cuLinkAddFile, 340
+DIRECT cuLinkAddFile_v2, 341
+DIRECT cuLinkComplete, 342
+DIRECT cuLinkCreate, 343
+DIRECT cuLinkCreate_v2, 344
+DIRECT cuLinkDestroy, 345
+DIRECT cuLogicalEndpointAddDevice, 346
+DIRECT cuLogicalEndpointBindAddr, 347
+DIRECT cuLogicalEndpointBindMem, 348
+DIRECT cuLogicalEndpointCreate, 349
+DIRECT cuLogicalEndpointDestroy, 350
+DIRECT cuLogicalEndpointExport, 351
+DIRECT cuLogicalEndpointGetLimits, 352
+DIRECT cuLogicalEndpointIdRelease, 353
+DIRECT cuLogicalEndpointIdReserve, 354
+DIRECT cuLogicalEndpointImport, 355
+DIRECT cuLogicalEndpointQuery, 356
+DIRECT cuLogicalEndpointUnbind, 357
+DIRECT cuLogsCurrent, 358
+DIRECT cuLogsDumpToFile, 359
+DIRECT cuLogsDumpToMemory, 360
+DIRECT cuLogsRegisterCallback, 361
+DIRECT cuLogsUnregisterCallback, 362
+DIRECT cuMemAddressFree, 363
+DIRECT cuMemAddressReserve, 364
+DIRECT cuMemAdvise, 365
+DIRECT cuMemAdvise_v2, 366
+DIRECT cuMemAlloc, 367
+DIRECT cuMemAllocAsync, 368
+DIRECT cuMemAllocAsync_ptsz, 369
+DIRECT cuMemAllocFromPoolAsync, 370
+DIRECT cuMemAllocFromPoolAsync_ptsz, 371
+DIRECT cuMemAllocHost, 372
+DIRECT cuMemAllocHost_v2, 373
+DIRECT cuMemAllocManaged, 374
+DIRECT cuMemAllocPitch, 375
+DIRECT cuMemAllocPitch_v2, 376
+DIRECT cuMemAlloc_v2, 377
+DIRECT cuMemBatchDecompressAsync, 378
+DIRECT cuMemBatchDecompressAsync_ptsz, 379
+DIRECT cuMemCreate, 380
+DIRECT cuMemDiscardAndPrefetchBatchAsync, 381
+DIRECT cuMemDiscardAndPrefetchBatchAsync_ptsz, 382
+DIRECT cuMemDiscardBatchAsync, 383
+DIRECT cuMemDiscardBatchAsync_ptsz, 384
+DIRECT cuMemExportToShareableHandle, 385
+DIRECT cuMemFree, 386
+DIRECT cuMemFreeAsync, 387
+DIRECT cuMemFreeAsync_ptsz, 388
+DIRECT cuMemFreeHost, 389
+DIRECT cuMemFree_v2, 390
+DIRECT cuMemGetAccess, 391
+DIRECT cuMemGetAddressRange, 392
+DIRECT cuMemGetAddressRange_v2, 393
+DIRECT cuMemGetAllocationGranularity, 394
+DIRECT cuMemGetAllocationPropertiesFromHandle, 395
+DIRECT cuMemGetDefaultMemPool, 396
+DIRECT cuMemGetHandleForAddressRange, 397
+DIRECT cuMemGetInfo, 398
+DIRECT cuMemGetInfo_v2, 399
+DIRECT cuMemGetLocationInfo, 400
+DIRECT cuMemGetMemPool, 401
+DIRECT cuMemHostAlloc, 402
+DIRECT cuMemHostAlloc_v2, 403
+DIRECT cuMemHostGetDevicePointer, 404
+DIRECT cuMemHostGetDevicePointer_v2, 405
+DIRECT cuMemHostGetFlags, 406
+DIRECT cuMemHostRegister, 407
+DIRECT cuMemHostRegister_v2, 408
+DIRECT cuMemHostUnregister, 409
+DIRECT cuMemImportFromShareableHandle, 410
+DIRECT cuMemMap, 411
+DIRECT cuMemMapArrayAsync, 412
+DIRECT cuMemMapArrayAsync_ptsz, 413
+DIRECT cuMemPeerGetDevicePointer, 414
+DIRECT cuMemPeerRegister, 415
+DIRECT cuMemPeerUnregister, 416
+DIRECT cuMemPoolCreate, 417
+DIRECT cuMemPoolDestroy, 418
+DIRECT cuMemPoolExportPointer, 419
+DIRECT cuMemPoolExportToShareableHandle, 420
+DIRECT cuMemPoolGetAccess, 421
+DIRECT cuMemPoolGetAttribute, 422
+DIRECT cuMemPoolImportFromShareableHandle, 423
+DIRECT cuMemPoolImportPointer, 424
+DIRECT cuMemPoolSetAccess, 425
+DIRECT cuMemPoolSetAttribute, 426
+DIRECT cuMemPoolTrimTo, 427
+DIRECT cuMemPrefetchAsync, 428
+DIRECT cuMemPrefetchAsync_ptsz, 429
+DIRECT cuMemPrefetchAsync_v2, 430
+DIRECT cuMemPrefetchAsync_v2_ptsz, 431
+DIRECT cuMemPrefetchBatchAsync, 432
+DIRECT cuMemPrefetchBatchAsync_ptsz, 433
+DIRECT cuMemRangeGetAttribute, 434
+DIRECT cuMemRangeGetAttributes, 435
+DIRECT cuMemRelease, 436
+DIRECT cuMemRetainAllocationHandle, 437
+DIRECT cuMemSetAccess, 438
+DIRECT cuMemSetMemPool, 439
+DIRECT cuMemUnmap, 440
+DIRECT cuMemcpy, 441
+DIRECT cuMemcpy2D, 442
+DIRECT cuMemcpy2DAsync, 443
+DIRECT cuMemcpy2DAsync_v2, 444
+DIRECT cuMemcpy2DAsync_v2_ptsz, 445
+DIRECT cuMemcpy2DUnaligned, 446
+DIRECT cuMemcpy2DUnaligned_v2, 447
+DIRECT cuMemcpy2DUnaligned_v2_ptds, 448
+DIRECT cuMemcpy2D_v2, 449
+DIRECT cuMemcpy2D_v2_ptds, 450
+DIRECT cuMemcpy3D, 451
+DIRECT cuMemcpy3DAsync, 452
+DIRECT cuMemcpy3DAsync_v2, 453
+DIRECT cuMemcpy3DAsync_v2_ptsz, 454
+DIRECT cuMemcpy3DBatchAsync, 455
+DIRECT cuMemcpy3DBatchAsync_ptsz, 456
+DIRECT cuMemcpy3DBatchAsync_v2, 457
+DIRECT cuMemcpy3DBatchAsync_v2_ptsz, 458
+DIRECT cuMemcpy3DPeer, 459
+DIRECT cuMemcpy3DPeerAsync, 460
+DIRECT cuMemcpy3DPeerAsync_ptsz, 461
+DIRECT cuMemcpy3DPeer_ptds, 462
+DIRECT cuMemcpy3DWithAttributesAsync, 463
+DIRECT cuMemcpy3DWithAttributesAsync_ptsz, 464
+DIRECT cuMemcpy3D_v2, 465
+DIRECT cuMemcpy3D_v2_ptds, 466
+DIRECT cuMemcpyAsync, 467
+DIRECT cuMemcpyAsync_ptsz, 468
+DIRECT cuMemcpyAtoA, 469
+DIRECT cuMemcpyAtoA_v2, 470
+DIRECT cuMemcpyAtoA_v2_ptds, 471
+DIRECT cuMemcpyAtoD, 472
+DIRECT cuMemcpyAtoD_v2, 473
+DIRECT cuMemcpyAtoD_v2_ptds, 474
+DIRECT cuMemcpyAtoH, 475
+DIRECT cuMemcpyAtoHAsync, 476
+DIRECT cuMemcpyAtoHAsync_v2, 477
+DIRECT cuMemcpyAtoHAsync_v2_ptsz, 478
+DIRECT cuMemcpyAtoH_v2, 479
+DIRECT cuMemcpyAtoH_v2_ptds, 480
+DIRECT cuMemcpyBatchAsync, 481
+DIRECT cuMemcpyBatchAsync_ptsz, 482
+DIRECT cuMemcpyBatchAsync_v2, 483
+DIRECT cuMemcpyBatchAsync_v2_ptsz, 484
+DIRECT cuMemcpyDtoA, 485
+DIRECT cuMemcpyDtoA_v2, 486
+DIRECT cuMemcpyDtoA_v2_ptds, 487
+DIRECT cuMemcpyDtoD, 488
+DIRECT cuMemcpyDtoDAsync, 489
+DIRECT cuMemcpyDtoDAsync_v2, 490
+DIRECT cuMemcpyDtoDAsync_v2_ptsz, 491
+DIRECT cuMemcpyDtoD_v2, 492
+DIRECT cuMemcpyDtoD_v2_ptds, 493
+DIRECT cuMemcpyDtoH, 494
+DIRECT cuMemcpyDtoHAsync, 495
+DIRECT cuMemcpyDtoHAsync_v2, 496
+DIRECT cuMemcpyDtoHAsync_v2_ptsz, 497
+DIRECT cuMemcpyDtoH_v2, 498
+DIRECT cuMemcpyDtoH_v2_ptds, 499
+DIRECT cuMemcpyHtoA, 500
+DIRECT cuMemcpyHtoAAsync, 501
+DIRECT cuMemcpyHtoAAsync_v2, 502
+DIRECT cuMemcpyHtoAAsync_v2_ptsz, 503
+DIRECT cuMemcpyHtoA_v2, 504
+DIRECT cuMemcpyHtoA_v2_ptds, 505
+DIRECT cuMemcpyHtoD, 506
+DIRECT cuMemcpyHtoDAsync, 507
+DIRECT cuMemcpyHtoDAsync_v2, 508
+DIRECT cuMemcpyHtoDAsync_v2_ptsz, 509
+DIRECT cuMemcpyHtoD_v2, 510
+DIRECT cuMemcpyHtoD_v2_ptds, 511
+DIRECT cuMemcpyPeer, 512
+DIRECT cuMemcpyPeerAsync, 513
+DIRECT cuMemcpyPeerAsync_ptsz, 514
+DIRECT cuMemcpyPeer_ptds, 515
+DIRECT cuMemcpyWithAttributesAsync, 516
+DIRECT cuMemcpyWithAttributesAsync_ptsz, 517
+DIRECT cuMemcpy_ptds, 518
+DIRECT cuMemcpy_v2, 519
+DIRECT cuMemsetD16, 520
+DIRECT cuMemsetD16Async, 521
+DIRECT cuMemsetD16Async_ptsz, 522
+DIRECT cuMemsetD16_v2, 523
+DIRECT cuMemsetD16_v2_ptds, 524
+DIRECT cuMemsetD2D16, 525
+DIRECT cuMemsetD2D16Async, 526
+DIRECT cuMemsetD2D16Async_ptsz, 527
+DIRECT cuMemsetD2D16_v2, 528
+DIRECT cuMemsetD2D16_v2_ptds, 529
+DIRECT cuMemsetD2D32, 530
+DIRECT cuMemsetD2D32Async, 531
+DIRECT cuMemsetD2D32Async_ptsz, 532
+DIRECT cuMemsetD2D32_v2, 533
+DIRECT cuMemsetD2D32_v2_ptds, 534
+DIRECT cuMemsetD2D8, 535
+DIRECT cuMemsetD2D8Async, 536
+DIRECT cuMemsetD2D8Async_ptsz, 537
+DIRECT cuMemsetD2D8_v2, 538
+DIRECT cuMemsetD2D8_v2_ptds, 539
+DIRECT cuMemsetD32, 540
+DIRECT cuMemsetD32Async, 541
+DIRECT cuMemsetD32Async_ptsz, 542
+DIRECT cuMemsetD32_v2, 543
+DIRECT cuMemsetD32_v2_ptds, 544
+DIRECT cuMemsetD8, 545
+DIRECT cuMemsetD8Async, 546
+DIRECT cuMemsetD8Async_ptsz, 547
+DIRECT cuMemsetD8_v2, 548
+DIRECT cuMemsetD8_v2_ptds, 549
+DIRECT cuMipmappedArrayCreate, 550
+DIRECT cuMipmappedArrayDestroy, 551
+DIRECT cuMipmappedArrayGetLevel, 552
+DIRECT cuMipmappedArrayGetMemoryRequirements, 553
+DIRECT cuMipmappedArrayGetSparseProperties, 554
+DIRECT cuModuleEnumerateFunctions, 555
+DIRECT cuModuleGetFunction, 556
+DIRECT cuModuleGetFunctionCount, 557
+DIRECT cuModuleGetGlobal, 558
+DIRECT cuModuleGetGlobal_v2, 559
+DIRECT cuModuleGetLoadingMode, 560
+DIRECT cuModuleGetSurfRef, 561
+DIRECT cuModuleGetTexRef, 562
+DIRECT cuModuleLoad, 563
+DIRECT cuModuleLoadData, 564
+DIRECT cuModuleLoadDataEx, 565
+DIRECT cuModuleLoadFatBinary, 566
+DIRECT cuModuleUnload, 567
+DIRECT cuMultiKernelCooperativeDomainCreate, 568
+DIRECT cuMultiKernelCooperativeDomainDestroy, 569
+DIRECT cuMulticastAddDevice, 570
+DIRECT cuMulticastBindAddr, 571
+DIRECT cuMulticastBindAddr_v2, 572
+DIRECT cuMulticastBindMem, 573
+DIRECT cuMulticastBindMem_v2, 574
+DIRECT cuMulticastCreate, 575
+DIRECT cuMulticastGetGranularity, 576
+DIRECT cuMulticastUnbind, 577
+DIRECT cuNNSetAllocator, 578
+DIRECT cuOccupancyAvailableDynamicSMemPerBlock, 579
+DIRECT cuOccupancyMaxActiveBlocksPerMultiprocessor, 580
+DIRECT cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 581
+DIRECT cuOccupancyMaxActiveClusters, 582
+DIRECT cuOccupancyMaxPotentialBlockSize, 583
+DIRECT cuOccupancyMaxPotentialBlockSizeWithFlags, 584
+DIRECT cuOccupancyMaxPotentialClusterSize, 585
+DIRECT cuParamSetSize, 586
+DIRECT cuParamSetTexRef, 587
+DIRECT cuParamSetf, 588
+DIRECT cuParamSeti, 589
+DIRECT cuParamSetv, 590
+DIRECT cuPointerGetAttribute, 591
+DIRECT cuPointerGetAttributes, 592
+DIRECT cuPointerSetAttribute, 593
+DIRECT cuProfilerInitialize, 594
+DIRECT cuProfilerStart, 595
+DIRECT cuProfilerStop, 596
+DIRECT cuSemaphoreCreate, 597
+DIRECT cuSemaphoreDestroy, 598
+DIRECT cuSemaphoreExport, 599
+DIRECT cuSignalExternalSemaphoresAsync, 600
+DIRECT cuSignalExternalSemaphoresAsync_ptsz, 601
+DIRECT cuStreamAddCallback, 602
+DIRECT cuStreamAddCallback_ptsz, 603
+DIRECT cuStreamAttachMemAsync, 604
+DIRECT cuStreamAttachMemAsync_ptsz, 605
+DIRECT cuStreamBatchMemOp, 606
+DIRECT cuStreamBatchMemOp_ptsz, 607
+DIRECT cuStreamBatchMemOp_v2, 608
+DIRECT cuStreamBatchMemOp_v2_ptsz, 609
+DIRECT cuStreamBeginCapture, 610
+DIRECT cuStreamBeginCaptureToCig, 611
+DIRECT cuStreamBeginCaptureToCig_ptsz, 612
+DIRECT cuStreamBeginCaptureToGraph, 613
+DIRECT cuStreamBeginCaptureToGraph_ptsz, 614
+DIRECT cuStreamBeginCapture_ptsz, 615
+DIRECT cuStreamBeginCapture_v2, 616
+DIRECT cuStreamBeginCapture_v2_ptsz, 617
+DIRECT cuStreamBeginRecaptureToGraph, 618
+DIRECT cuStreamBeginRecaptureToGraph_ptsz, 619
+DIRECT cuStreamCopyAttributes, 620
+DIRECT cuStreamCopyAttributes_ptsz, 621
+DIRECT cuStreamCreate, 622
+DIRECT cuStreamCreateForCaptureToCig, 623
+DIRECT cuStreamCreateWithPriority, 624
+DIRECT cuStreamDestroy, 625
+DIRECT cuStreamDestroy_v2, 626
+DIRECT cuStreamEndCapture, 627
+DIRECT cuStreamEndCaptureToCig, 628
+DIRECT cuStreamEndCaptureToCig_ptsz, 629
+DIRECT cuStreamEndCapture_ptsz, 630
+DIRECT cuStreamGetAttribute, 631
+DIRECT cuStreamGetAttribute_ptsz, 632
+DIRECT cuStreamGetCaptureInfo, 633
+DIRECT cuStreamGetCaptureInfo_ptsz, 634
+DIRECT cuStreamGetCaptureInfo_v2, 635
+DIRECT cuStreamGetCaptureInfo_v2_ptsz, 636
+DIRECT cuStreamGetCaptureInfo_v3, 637
+DIRECT cuStreamGetCaptureInfo_v3_ptsz, 638
+DIRECT cuStreamGetCtx, 639
+DIRECT cuStreamGetCtx_ptsz, 640
+DIRECT cuStreamGetCtx_v2, 641
+DIRECT cuStreamGetCtx_v2_ptsz, 642
+DIRECT cuStreamGetDevResource, 643
+DIRECT cuStreamGetDevResource_ptsz, 644
+DIRECT cuStreamGetDevice, 645
+DIRECT cuStreamGetDevice_ptsz, 646
+DIRECT cuStreamGetFlags, 647
+DIRECT cuStreamGetFlags_ptsz, 648
+DIRECT cuStreamGetGreenCtx, 649
+DIRECT cuStreamGetId, 650
+DIRECT cuStreamGetId_ptsz, 651
+DIRECT cuStreamGetPriority, 652
+DIRECT cuStreamGetPriority_ptsz, 653
+DIRECT cuStreamIsCapturing, 654
+DIRECT cuStreamIsCapturing_ptsz, 655
+DIRECT cuStreamQuery, 656
+DIRECT cuStreamQuery_ptsz, 657
+DIRECT cuStreamSetAttribute, 658
+DIRECT cuStreamSetAttribute_ptsz, 659
+DIRECT cuStreamSetFlags, 660
+DIRECT cuStreamSetFlags_ptsz, 661
+DIRECT cuStreamSynchronize, 662
+DIRECT cuStreamSynchronize_ptsz, 663
+DIRECT cuStreamUpdateCaptureDependencies, 664
+DIRECT cuStreamUpdateCaptureDependencies_ptsz, 665
+DIRECT cuStreamUpdateCaptureDependencies_v2, 666
+DIRECT cuStreamUpdateCaptureDependencies_v2_ptsz, 667
+DIRECT cuStreamWaitEvent, 668
+DIRECT cuStreamWaitEvent_ptsz, 669
+DIRECT cuStreamWaitValue32, 670
+DIRECT cuStreamWaitValue32_ptsz, 671
+DIRECT cuStreamWaitValue32_v2, 672
+DIRECT cuStreamWaitValue32_v2_ptsz, 673
+DIRECT cuStreamWaitValue64, 674
+DIRECT cuStreamWaitValue64_ptsz, 675
+DIRECT cuStreamWaitValue64_v2, 676
+DIRECT cuStreamWaitValue64_v2_ptsz, 677
+DIRECT cuStreamWriteValue32, 678
+DIRECT cuStreamWriteValue32_ptsz, 679
+DIRECT cuStreamWriteValue32_v2, 680
+DIRECT cuStreamWriteValue32_v2_ptsz, 681
+DIRECT cuStreamWriteValue64, 682
+DIRECT cuStreamWriteValue64_ptsz, 683
+DIRECT cuStreamWriteValue64_v2, 684
+DIRECT cuStreamWriteValue64_v2_ptsz, 685
+DIRECT cuSurfObjectCreate, 686
+DIRECT cuSurfObjectDestroy, 687
+DIRECT cuSurfObjectGetResourceDesc, 688
+DIRECT cuSurfRefCreate, 689
+DIRECT cuSurfRefDestroy, 690
+DIRECT cuSurfRefGetArray, 691
+DIRECT cuSurfRefGetFormat, 692
+DIRECT cuSurfRefSetArray, 693
+DIRECT cuSurfRefSetFormat, 694
+DIRECT cuTensorMapEncodeIm2col, 695
+DIRECT cuTensorMapEncodeIm2colWide, 696
+DIRECT cuTensorMapEncodeTiled, 697
+DIRECT cuTensorMapReplaceAddress, 698
+DIRECT cuTensorMapSetAllocationClass, 699
+DIRECT cuTexObjectCreate, 700
+DIRECT cuTexObjectDestroy, 701
+DIRECT cuTexObjectGetResourceDesc, 702
+DIRECT cuTexObjectGetResourceViewDesc, 703
+DIRECT cuTexObjectGetTextureDesc, 704
+DIRECT cuTexRefCreate, 705
+DIRECT cuTexRefDestroy, 706
+DIRECT cuTexRefGetAddress, 707
+DIRECT cuTexRefGetAddressMode, 708
+DIRECT cuTexRefGetAddress_v2, 709
+DIRECT cuTexRefGetArray, 710
+DIRECT cuTexRefGetBorderColor, 711
+DIRECT cuTexRefGetFilterMode, 712
+DIRECT cuTexRefGetFlags, 713
+DIRECT cuTexRefGetFormat, 714
+DIRECT cuTexRefGetMaxAnisotropy, 715
+DIRECT cuTexRefGetMipmapFilterMode, 716
+DIRECT cuTexRefGetMipmapLevelBias, 717
+DIRECT cuTexRefGetMipmapLevelClamp, 718
+DIRECT cuTexRefGetMipmappedArray, 719
+DIRECT cuTexRefSetAddress, 720
+DIRECT cuTexRefSetAddress2D, 721
+DIRECT cuTexRefSetAddress2D_v2, 722
+DIRECT cuTexRefSetAddress2D_v3, 723
+DIRECT cuTexRefSetAddressMode, 724
+DIRECT cuTexRefSetAddress_v2, 725
+DIRECT cuTexRefSetArray, 726
+DIRECT cuTexRefSetBorderColor, 727
+DIRECT cuTexRefSetFilterMode, 728
+DIRECT cuTexRefSetFlags, 729
+DIRECT cuTexRefSetFormat, 730
+DIRECT cuTexRefSetMaxAnisotropy, 731
+DIRECT cuTexRefSetMipmapFilterMode, 732
+DIRECT cuTexRefSetMipmapLevelBias, 733
+DIRECT cuTexRefSetMipmapLevelClamp, 734
+DIRECT cuTexRefSetMipmappedArray, 735
+DIRECT cuThreadExchangeStreamCaptureMode, 736
+DIRECT cuUserObjectCreate, 737
+DIRECT cuUserObjectRelease, 738
+DIRECT cuUserObjectRetain, 739
+DIRECT cuVDPAUCtxCreate, 740
+DIRECT cuVDPAUCtxCreate_v2, 741
+DIRECT cuVDPAUGetDevice, 742
+DIRECT cuWGLGetDevice, 743
+DIRECT cuWaitExternalSemaphoresAsync, 744
+DIRECT cuWaitExternalSemaphoresAsync_ptsz, 745
 BEGIN_SPARES
-SPARE 695
-SPARE 696
-SPARE 697
-SPARE 698
-SPARE 699
-SPARE 700
-SPARE 701
-SPARE 702
-SPARE 703
-SPARE 704
-SPARE 705
-SPARE 706
-SPARE 707
-SPARE 708
-SPARE 709
-SPARE 710
-SPARE 711
-SPARE 712
-SPARE 713
-SPARE 714
-SPARE 715
-SPARE 716
-SPARE 717
-SPARE 718
-SPARE 719
-SPARE 720
-SPARE 721
-SPARE 722
-SPARE 723
-SPARE 724
-SPARE 725
-SPARE 726
-SPARE 727
-SPARE 728
-SPARE 729
-SPARE 730
-SPARE 731
-SPARE 732
-SPARE 733
-SPARE 734
-SPARE 735
-SPARE 736
-SPARE 737
-SPARE 738
-SPARE 739
-SPARE 740
-SPARE 741
-SPARE 742
-SPARE 743
-SPARE 744
-SPARE 745
 SPARE 746
 SPARE 747
 SPARE 748
@@ -1903,7 +1954,58 @@ SPARE 947
 SPARE 948
 SPARE 949
 SPARE 950
-TARGETS 951
+SPARE 951
+SPARE 952
+SPARE 953
+SPARE 954
+SPARE 955
+SPARE 956
+SPARE 957
+SPARE 958
+SPARE 959
+SPARE 960
+SPARE 961
+SPARE 962
+SPARE 963
+SPARE 964
+SPARE 965
+SPARE 966
+SPARE 967
+SPARE 968
+SPARE 969
+SPARE 970
+SPARE 971
+SPARE 972
+SPARE 973
+SPARE 974
+SPARE 975
+SPARE 976
+SPARE 977
+SPARE 978
+SPARE 979
+SPARE 980
+SPARE 981
+SPARE 982
+SPARE 983
+SPARE 984
+SPARE 985
+SPARE 986
+SPARE 987
+SPARE 988
+SPARE 989
+SPARE 990
+SPARE 991
+SPARE 992
+SPARE 993
+SPARE 994
+SPARE 995
+SPARE 996
+SPARE 997
+SPARE 998
+SPARE 999
+SPARE 1000
+SPARE 1001
+TARGETS 1002
 BEGIN_RECORDS
 RECORD 0, 0, 0, entry_cuArray3DCreate
 RECORD 1, 16, 0, entry_cuArray3DCreate_v2
@@ -1918,688 +2020,739 @@ RECORD 9, 175, 0
 RECORD 10, 204, 0
 RECORD 11, 220, 0
 RECORD 12, 247, 0
-RECORD 13, 260, 0, entry_cuCheckpointProcessCheckpoint
-RECORD 14, 290, 0
-RECORD 15, 328, 0
-RECORD 16, 356, 0
-RECORD 17, 380, 0, entry_cuCheckpointProcessRestore
-RECORD 18, 407, 0, entry_cuCheckpointProcessUnlock
-RECORD 19, 433, 0
-RECORD 20, 446, 0
-RECORD 21, 469, 0
-RECORD 22, 498, 0
-RECORD 23, 521, 0
-RECORD 24, 550, 0, entry_cuCtxAttach
-RECORD 25, 562, 0, entry_cuCtxCreate
-RECORD 26, 574, 0, entry_cuCtxCreate_v2
-RECORD 27, 589, 0, entry_cuCtxCreate_v3
-RECORD 28, 604, 0, entry_cuCtxCreate_v4
-RECORD 29, 619, 0, entry_cuCtxDestroy
-RECORD 30, 632, 0, entry_cuCtxDestroy_v2
-RECORD 31, 648, 0, entry_cuCtxDetach
-RECORD 32, 660, 0
-RECORD 33, 683, 0
-RECORD 34, 705, 0, entry_cuCtxFromGreenCtx
-RECORD 35, 723, 0
-RECORD 36, 742, 0
-RECORD 37, 762, 0
-RECORD 38, 778, 0
-RECORD 39, 798, 0
-RECORD 40, 813, 0
-RECORD 41, 831, 0
-RECORD 42, 852, 0
-RECORD 43, 866, 0
-RECORD 44, 877, 0
-RECORD 45, 891, 0
-RECORD 46, 915, 0
-RECORD 47, 943, 0
-RECORD 48, 959, 0
-RECORD 49, 978, 0
-RECORD 50, 995, 0
-RECORD 51, 1015, 0
-RECORD 52, 1032, 0
-RECORD 53, 1060, 0
-RECORD 54, 1080, 0
-RECORD 55, 1096, 0
-RECORD 56, 1110, 0, entry_cuCtxSetLimit
-RECORD 57, 1124, 0
-RECORD 58, 1148, 0
-RECORD 59, 1165, 0
-RECORD 60, 1185, 0
-RECORD 61, 1200, 0, entry_cuDestroyExternalMemory
-RECORD 62, 1224, 0
-RECORD 63, 1251, 0
-RECORD 64, 1277, 0
-RECORD 65, 1305, 0
-RECORD 66, 1327, 0
-RECORD 67, 1353, 0
-RECORD 68, 1365, 0
-RECORD 69, 1386, 0
-RECORD 70, 1408, 0
-RECORD 71, 1425, 0
-RECORD 72, 1451, 0
-RECORD 73, 1474, 0
-RECORD 74, 1505, 0
-RECORD 75, 1534, 0
-RECORD 76, 1568, 0
-RECORD 77, 1584, 0
-RECORD 78, 1603, 0
-RECORD 79, 1619, 0
-RECORD 80, 1650, 0
-RECORD 81, 1683, 0
-RECORD 82, 1707, 0
-RECORD 83, 1727, 0
-RECORD 84, 1749, 0
-RECORD 85, 1784, 0
-RECORD 86, 1800, 0
-RECORD 87, 1819, 0, entry_cuDeviceGraphMemTrim
-RECORD 88, 1840, 0
-RECORD 89, 1867, 0, entry_cuDevicePrimaryCtxRelease
-RECORD 90, 1893, 0, entry_cuDevicePrimaryCtxRelease_v2
-RECORD 91, 1922, 0, entry_cuDevicePrimaryCtxReset
-RECORD 92, 1946, 0, entry_cuDevicePrimaryCtxReset_v2
-RECORD 93, 1973, 0, entry_cuDevicePrimaryCtxRetain
-RECORD 94, 1998, 0
-RECORD 95, 2025, 0
-RECORD 96, 2055, 0
-RECORD 97, 2089, 0
-RECORD 98, 2118, 0
-RECORD 99, 2137, 0, entry_cuDeviceTotalMem
-RECORD 100, 2154, 0, entry_cuDeviceTotalMem_v2
-RECORD 101, 2174, 0
-RECORD 102, 2210, 0
-RECORD 103, 2239, 0
-RECORD 104, 2258, 0
-RECORD 105, 2290, 0
-RECORD 106, 2317, 0
-RECORD 107, 2353, 0
-RECORD 108, 2383, 0
-RECORD 109, 2415, 0
-RECORD 110, 2442, 0
-RECORD 111, 2472, 0
-RECORD 112, 2504, 0
-RECORD 113, 2535, 0
-RECORD 114, 2549, 0
-RECORD 115, 2574, 0
-RECORD 116, 2599, 0
-RECORD 117, 2614, 0
-RECORD 118, 2632, 0
-RECORD 119, 2651, 0
-RECORD 120, 2673, 0
-RECORD 121, 2686, 0
-RECORD 122, 2700, 0
-RECORD 123, 2723, 0
-RECORD 124, 2751, 0
-RECORD 125, 2770, 0
-RECORD 126, 2789, 0
-RECORD 127, 2821, 0
-RECORD 128, 2861, 0
-RECORD 129, 2888, 0
-RECORD 130, 2907, 0
-RECORD 131, 2923, 0
-RECORD 132, 2937, 0
-RECORD 133, 2956, 0
-RECORD 134, 2971, 0
-RECORD 135, 2982, 0
-RECORD 136, 3001, 0
-RECORD 137, 3021, 0
-RECORD 138, 3042, 0
-RECORD 139, 3067, 0
-RECORD 140, 3087, 0
-RECORD 141, 3101, 0
-RECORD 142, 3118, 0
-RECORD 143, 3133, 0
-RECORD 144, 3151, 0
-RECORD 145, 3160, 0
-RECORD 146, 3180, 0
-RECORD 147, 3205, 0
-RECORD 148, 3233, 0
-RECORD 149, 3266, 0
-RECORD 150, 3289, 0
-RECORD 151, 3317, 0
-RECORD 152, 3342, 0
-RECORD 153, 3370, 0
-RECORD 154, 3392, 0
-RECORD 155, 3419, 0
-RECORD 156, 3446, 0
-RECORD 157, 3461, 0
-RECORD 158, 3478, 0
-RECORD 159, 3495, 0, cot_cuGetProcAddress
-RECORD 160, 3512, 0, cot_cuGetProcAddress_v2
-RECORD 161, 3532, 0
-RECORD 162, 3557, 0
-RECORD 163, 3582, 0
-RECORD 164, 3605, 0
-RECORD 165, 3631, 0
-RECORD 166, 3651, 0
-RECORD 167, 3677, 0
-RECORD 168, 3701, 0
-RECORD 169, 3740, 0
-RECORD 170, 3777, 0
-RECORD 171, 3796, 0
-RECORD 172, 3817, 0
-RECORD 173, 3841, 0
-RECORD 174, 3864, 0
-RECORD 175, 3886, 0
-RECORD 176, 3907, 0
-RECORD 177, 3928, 0
-RECORD 178, 3943, 0
-RECORD 179, 3961, 0
-RECORD 180, 3992, 0
-RECORD 181, 4023, 0
-RECORD 182, 4053, 0
-RECORD 183, 4066, 0
-RECORD 184, 4097, 0
-RECORD 185, 4111, 0
-RECORD 186, 4132, 0
-RECORD 187, 4147, 0
-RECORD 188, 4166, 0
-RECORD 189, 4197, 0
-RECORD 190, 4228, 0
-RECORD 191, 4257, 0
-RECORD 192, 4286, 0
-RECORD 193, 4321, 0
-RECORD 194, 4356, 0, entry_cuGraphExecDestroy
-RECORD 195, 4375, 0
-RECORD 196, 4410, 0
-RECORD 197, 4443, 0
-RECORD 198, 4492, 0
-RECORD 199, 4539, 0
-RECORD 200, 4559, 0
-RECORD 201, 4588, 0
-RECORD 202, 4619, 0
-RECORD 203, 4653, 0
-RECORD 204, 4684, 0
-RECORD 205, 4715, 0
-RECORD 206, 4740, 0
-RECORD 207, 4758, 0
-RECORD 208, 4779, 0
-RECORD 209, 4824, 0
-RECORD 210, 4869, 0
-RECORD 211, 4912, 0
-RECORD 212, 4955, 0
-RECORD 213, 4971, 0
-RECORD 214, 4990, 0
-RECORD 215, 5006, 0
-RECORD 216, 5026, 0
-RECORD 217, 5051, 0
-RECORD 218, 5076, 0, entry_cuGraphInstantiate
-RECORD 219, 5095, 0, entry_cuGraphInstantiateWithFlags
-RECORD 220, 5123, 0, entry_cuGraphInstantiateWithParams
-RECORD 221, 5152, 0, entry_cuGraphInstantiateWithParams_ptsz
-RECORD 222, 5186, 0, entry_cuGraphInstantiate_v2
-RECORD 223, 5208, 0
-RECORD 224, 5240, 0
-RECORD 225, 5270, 0
-RECORD 226, 5297, 0
-RECORD 227, 5327, 0
+RECORD 13, 260, 0
+RECORD 14, 290, 0, entry_cuCheckpointProcessCheckpoint
+RECORD 15, 320, 0
+RECORD 16, 358, 0
+RECORD 17, 386, 0
+RECORD 18, 410, 0, entry_cuCheckpointProcessRestore
+RECORD 19, 437, 0, entry_cuCheckpointProcessUnlock
+RECORD 20, 463, 0
+RECORD 21, 476, 0
+RECORD 22, 513, 0
+RECORD 23, 547, 0
+RECORD 24, 570, 0
+RECORD 25, 599, 0
+RECORD 26, 634, 0
+RECORD 27, 666, 0
+RECORD 28, 689, 0
+RECORD 29, 718, 0, entry_cuCtxAttach
+RECORD 30, 730, 0, entry_cuCtxCreate
+RECORD 31, 742, 0, entry_cuCtxCreate_v2
+RECORD 32, 757, 0, entry_cuCtxCreate_v3
+RECORD 33, 772, 0, entry_cuCtxCreate_v4
+RECORD 34, 787, 0, entry_cuCtxDestroy
+RECORD 35, 800, 0, entry_cuCtxDestroy_v2
+RECORD 36, 816, 0, entry_cuCtxDetach
+RECORD 37, 828, 0
+RECORD 38, 851, 0
+RECORD 39, 873, 0, entry_cuCtxFromGreenCtx
+RECORD 40, 891, 0
+RECORD 41, 910, 0
+RECORD 42, 930, 0
+RECORD 43, 946, 0
+RECORD 44, 966, 0
+RECORD 45, 981, 0
+RECORD 46, 999, 0
+RECORD 47, 1020, 0
+RECORD 48, 1034, 0
+RECORD 49, 1045, 0
+RECORD 50, 1059, 0
+RECORD 51, 1083, 0
+RECORD 52, 1111, 0
+RECORD 53, 1127, 0
+RECORD 54, 1146, 0
+RECORD 55, 1163, 0
+RECORD 56, 1183, 0
+RECORD 57, 1200, 0
+RECORD 58, 1228, 0
+RECORD 59, 1248, 0
+RECORD 60, 1264, 0
+RECORD 61, 1278, 0, entry_cuCtxSetLimit
+RECORD 62, 1292, 0
+RECORD 63, 1316, 0
+RECORD 64, 1333, 0
+RECORD 65, 1353, 0
+RECORD 66, 1368, 0, entry_cuDestroyExternalMemory
+RECORD 67, 1392, 0
+RECORD 68, 1419, 0
+RECORD 69, 1445, 0
+RECORD 70, 1466, 0
+RECORD 71, 1494, 0
+RECORD 72, 1516, 0
+RECORD 73, 1542, 0
+RECORD 74, 1554, 0
+RECORD 75, 1575, 0
+RECORD 76, 1597, 0
+RECORD 77, 1620, 0
+RECORD 78, 1642, 0
+RECORD 79, 1659, 0
+RECORD 80, 1685, 0
+RECORD 81, 1708, 0
+RECORD 82, 1739, 0
+RECORD 83, 1768, 0
+RECORD 84, 1797, 0
+RECORD 85, 1831, 0
+RECORD 86, 1847, 0
+RECORD 87, 1866, 0
+RECORD 88, 1882, 0
+RECORD 89, 1913, 0
+RECORD 90, 1946, 0
+RECORD 91, 1970, 0
+RECORD 92, 1990, 0
+RECORD 93, 2012, 0
+RECORD 94, 2047, 0
+RECORD 95, 2063, 0
+RECORD 96, 2082, 0, entry_cuDeviceGraphMemTrim
+RECORD 97, 2103, 0
+RECORD 98, 2130, 0, entry_cuDevicePrimaryCtxRelease
+RECORD 99, 2156, 0, entry_cuDevicePrimaryCtxRelease_v2
+RECORD 100, 2185, 0, entry_cuDevicePrimaryCtxReset
+RECORD 101, 2209, 0, entry_cuDevicePrimaryCtxReset_v2
+RECORD 102, 2236, 0, entry_cuDevicePrimaryCtxRetain
+RECORD 103, 2261, 0
+RECORD 104, 2288, 0
+RECORD 105, 2318, 0
+RECORD 106, 2352, 0
+RECORD 107, 2381, 0
+RECORD 108, 2400, 0, entry_cuDeviceTotalMem
+RECORD 109, 2417, 0, entry_cuDeviceTotalMem_v2
+RECORD 110, 2437, 0
+RECORD 111, 2473, 0
+RECORD 112, 2502, 0
+RECORD 113, 2521, 0
+RECORD 114, 2553, 0
+RECORD 115, 2580, 0
+RECORD 116, 2616, 0
+RECORD 117, 2646, 0
+RECORD 118, 2678, 0
+RECORD 119, 2705, 0
+RECORD 120, 2735, 0
+RECORD 121, 2767, 0
+RECORD 122, 2798, 0
+RECORD 123, 2812, 0
+RECORD 124, 2837, 0
+RECORD 125, 2862, 0
+RECORD 126, 2877, 0
+RECORD 127, 2895, 0
+RECORD 128, 2914, 0
+RECORD 129, 2936, 0
+RECORD 130, 2949, 0
+RECORD 131, 2963, 0
+RECORD 132, 2986, 0
+RECORD 133, 3014, 0
+RECORD 134, 3033, 0
+RECORD 135, 3052, 0
+RECORD 136, 3084, 0
+RECORD 137, 3124, 0
+RECORD 138, 3146, 0
+RECORD 139, 3173, 0
+RECORD 140, 3200, 0
+RECORD 141, 3219, 0
+RECORD 142, 3235, 0
+RECORD 143, 3249, 0
+RECORD 144, 3269, 0
+RECORD 145, 3288, 0
+RECORD 146, 3303, 0
+RECORD 147, 3314, 0
+RECORD 148, 3333, 0
+RECORD 149, 3353, 0
+RECORD 150, 3374, 0
+RECORD 151, 3399, 0
+RECORD 152, 3419, 0
+RECORD 153, 3433, 0
+RECORD 154, 3450, 0
+RECORD 155, 3465, 0
+RECORD 156, 3483, 0
+RECORD 157, 3492, 0
+RECORD 158, 3512, 0
+RECORD 159, 3537, 0
+RECORD 160, 3565, 0
+RECORD 161, 3598, 0
+RECORD 162, 3621, 0
+RECORD 163, 3649, 0
+RECORD 164, 3674, 0
+RECORD 165, 3702, 0
+RECORD 166, 3724, 0
+RECORD 167, 3751, 0
+RECORD 168, 3778, 0
+RECORD 169, 3793, 0
+RECORD 170, 3810, 0
+RECORD 171, 3827, 0, cot_cuGetProcAddress
+RECORD 172, 3844, 0, cot_cuGetProcAddress_v2
+RECORD 173, 3864, 0
+RECORD 174, 3889, 0
+RECORD 175, 3914, 0
+RECORD 176, 3937, 0
+RECORD 177, 3963, 0
+RECORD 178, 3983, 0
+RECORD 179, 4009, 0
+RECORD 180, 4033, 0
+RECORD 181, 4072, 0
+RECORD 182, 4109, 0
+RECORD 183, 4128, 0
+RECORD 184, 4149, 0
+RECORD 185, 4173, 0
+RECORD 186, 4196, 0
+RECORD 187, 4218, 0
+RECORD 188, 4239, 0
+RECORD 189, 4260, 0
+RECORD 190, 4275, 0
+RECORD 191, 4293, 0
+RECORD 192, 4311, 0
+RECORD 193, 4342, 0
+RECORD 194, 4373, 0
+RECORD 195, 4403, 0
+RECORD 196, 4416, 0
+RECORD 197, 4447, 0
+RECORD 198, 4461, 0
+RECORD 199, 4482, 0
+RECORD 200, 4497, 0
+RECORD 201, 4516, 0
+RECORD 202, 4547, 0
+RECORD 203, 4578, 0
+RECORD 204, 4607, 0
+RECORD 205, 4636, 0
+RECORD 206, 4671, 0
+RECORD 207, 4706, 0, entry_cuGraphExecDestroy
+RECORD 208, 4725, 0
+RECORD 209, 4760, 0
+RECORD 210, 4793, 0
+RECORD 211, 4842, 0
+RECORD 212, 4889, 0
+RECORD 213, 4909, 0
+RECORD 214, 4926, 0
+RECORD 215, 4955, 0
+RECORD 216, 4986, 0
+RECORD 217, 5020, 0
+RECORD 218, 5051, 0
+RECORD 219, 5082, 0
+RECORD 220, 5107, 0
+RECORD 221, 5125, 0
+RECORD 222, 5146, 0
+RECORD 223, 5191, 0
+RECORD 224, 5236, 0
+RECORD 225, 5279, 0
+RECORD 226, 5322, 0
+RECORD 227, 5338, 0
 RECORD 228, 5357, 0
-RECORD 229, 5384, 0
-RECORD 230, 5414, 1
-RECORD 231, 5428, 1
-RECORD 232, 5447, 0
-RECORD 233, 5476, 0
-RECORD 234, 5504, 0
-RECORD 235, 5531, 0
-RECORD 236, 5558, 0
-RECORD 237, 5585, 0
-RECORD 238, 5612, 0
-RECORD 239, 5635, 0
-RECORD 240, 5662, 0
-RECORD 241, 5692, 0
-RECORD 242, 5721, 0
-RECORD 243, 5753, 0
-RECORD 244, 5775, 0
-RECORD 245, 5794, 0
-RECORD 246, 5816, 0
-RECORD 247, 5837, 0
-RECORD 248, 5862, 0
-RECORD 249, 5888, 0
-RECORD 250, 5917, 0
-RECORD 251, 5941, 0, entry_cuGraphUpload
-RECORD 252, 5955, 0, entry_cuGraphUpload_ptsz
-RECORD 253, 5974, 0
-RECORD 254, 6001, 0
-RECORD 255, 6028, 0
-RECORD 256, 6054, 0
-RECORD 257, 6077, 0
-RECORD 258, 6105, 0
-RECORD 259, 6141, 0
-RECORD 260, 6183, 0
-RECORD 261, 6218, 0
-RECORD 262, 6256, 0
-RECORD 263, 6286, 0
-RECORD 264, 6319, 0
-RECORD 265, 6355, 0
-RECORD 266, 6380, 0
-RECORD 267, 6410, 0
-RECORD 268, 6439, 0
-RECORD 269, 6476, 0
-RECORD 270, 6512, 0, entry_cuGreenCtxCreate
-RECORD 271, 6529, 0, entry_cuGreenCtxDestroy
-RECORD 272, 6547, 0
-RECORD 273, 6572, 0
-RECORD 274, 6588, 0
-RECORD 275, 6610, 0
-RECORD 276, 6633, 0
-RECORD 277, 6653, 0, entry_cuImportExternalMemory
-RECORD 278, 6676, 0
-RECORD 279, 6702, 0, entry_cuInit
-RECORD 280, 6709, 0
-RECORD 281, 6729, 0
-RECORD 282, 6749, 0, entry_cuIpcGetMemHandle
-RECORD 283, 6767, 0
-RECORD 284, 6788, 0
-RECORD 285, 6807, 0
-RECORD 286, 6829, 0
-RECORD 287, 6850, 0
-RECORD 288, 6870, 0
-RECORD 289, 6889, 0
-RECORD 290, 6905, 0
-RECORD 291, 6926, 0
-RECORD 292, 6947, 0
-RECORD 293, 6970, 1
-RECORD 294, 6979, 1
-RECORD 295, 7005, 1
-RECORD 296, 7042, 1
-RECORD 297, 7073, 1
-RECORD 298, 7086, 1
-RECORD 299, 7104, 0
-RECORD 300, 7121, 0
-RECORD 301, 7143, 1
-RECORD 302, 7158, 1
-RECORD 303, 7175, 1
-RECORD 304, 7197, 1
-RECORD 305, 7217, 0
-RECORD 306, 7243, 0
-RECORD 307, 7262, 0
-RECORD 308, 7281, 0
-RECORD 309, 7305, 0
-RECORD 310, 7325, 0
-RECORD 311, 7344, 0
-RECORD 312, 7372, 0
-RECORD 313, 7390, 0
-RECORD 314, 7412, 0
-RECORD 315, 7428, 0
-RECORD 316, 7442, 0
-RECORD 317, 7459, 0
-RECORD 318, 7473, 0
-RECORD 319, 7490, 0
-RECORD 320, 7505, 0
-RECORD 321, 7518, 0
-RECORD 322, 7534, 0
-RECORD 323, 7548, 0
-RECORD 324, 7562, 0
-RECORD 325, 7579, 0
-RECORD 326, 7598, 0
-RECORD 327, 7621, 0
-RECORD 328, 7646, 0
-RECORD 329, 7663, 0
-RECORD 330, 7683, 0
-RECORD 331, 7695, 0
-RECORD 332, 7710, 0, entry_cuMemAlloc
-RECORD 333, 7721, 0, entry_cuMemAllocAsync
-RECORD 334, 7737, 0, entry_cuMemAllocAsync_ptsz
-RECORD 335, 7758, 0, entry_cuMemAllocFromPoolAsync
-RECORD 336, 7782, 0, entry_cuMemAllocFromPoolAsync_ptsz
-RECORD 337, 7811, 0
-RECORD 338, 7826, 0
-RECORD 339, 7844, 0, entry_cuMemAllocManaged
-RECORD 340, 7862, 0, entry_cuMemAllocPitch
-RECORD 341, 7878, 0, entry_cuMemAllocPitch_v2
-RECORD 342, 7897, 0, entry_cuMemAlloc_v2
-RECORD 343, 7911, 0
-RECORD 344, 7937, 0
-RECORD 345, 7968, 0, entry_cuMemCreate
-RECORD 346, 7980, 0
-RECORD 347, 8014, 0
-RECORD 348, 8053, 0
-RECORD 349, 8076, 0
-RECORD 350, 8104, 0, entry_cuMemExportToShareableHandle
-RECORD 351, 8133, 0, entry_cuMemFree
-RECORD 352, 8143, 0, entry_cuMemFreeAsync
-RECORD 353, 8158, 0, entry_cuMemFreeAsync_ptsz
-RECORD 354, 8178, 0
-RECORD 355, 8192, 0, entry_cuMemFree_v2
-RECORD 356, 8205, 0
-RECORD 357, 8220, 0
-RECORD 358, 8241, 0
-RECORD 359, 8265, 0
-RECORD 360, 8295, 0
-RECORD 361, 8334, 0
-RECORD 362, 8357, 0
-RECORD 363, 8387, 0, entry_cuMemGetInfo
-RECORD 364, 8400, 0, entry_cuMemGetInfo_v2
-RECORD 365, 8416, 0
-RECORD 366, 8432, 0
-RECORD 367, 8447, 0
-RECORD 368, 8465, 0
-RECORD 369, 8491, 0
-RECORD 370, 8520, 0
-RECORD 371, 8538, 0
-RECORD 372, 8556, 0
-RECORD 373, 8577, 0
-RECORD 374, 8597, 0, entry_cuMemImportFromShareableHandle
-RECORD 375, 8628, 0, entry_cuMemMap
-RECORD 376, 8637, 0, entry_cuMemMapArrayAsync
-RECORD 377, 8656, 0, entry_cuMemMapArrayAsync_ptsz
-RECORD 378, 8680, 0
-RECORD 379, 8706, 0
-RECORD 380, 8724, 0
-RECORD 381, 8744, 0, entry_cuMemPoolCreate
-RECORD 382, 8760, 0, entry_cuMemPoolDestroy
-RECORD 383, 8777, 0
-RECORD 384, 8800, 0
-RECORD 385, 8833, 0
-RECORD 386, 8852, 0
-RECORD 387, 8874, 0
-RECORD 388, 8909, 0
-RECORD 389, 8932, 0
-RECORD 390, 8951, 0
-RECORD 391, 8973, 0, entry_cuMemPoolTrimTo
-RECORD 392, 8989, 0
-RECORD 393, 9008, 0
-RECORD 394, 9032, 0
-RECORD 395, 9054, 0
-RECORD 396, 9081, 0
-RECORD 397, 9105, 0
-RECORD 398, 9134, 0
-RECORD 399, 9157, 0
-RECORD 400, 9181, 0, entry_cuMemRelease
-RECORD 401, 9194, 0, entry_cuMemRetainAllocationHandle
-RECORD 402, 9222, 0
-RECORD 403, 9237, 0
-RECORD 404, 9253, 0, entry_cuMemUnmap
-RECORD 405, 9264, 0
-RECORD 406, 9273, 0
-RECORD 407, 9284, 0
-RECORD 408, 9300, 0
-RECORD 409, 9319, 0
-RECORD 410, 9343, 0
-RECORD 411, 9363, 0
-RECORD 412, 9386, 0
-RECORD 413, 9414, 0
-RECORD 414, 9428, 0
-RECORD 415, 9447, 0
-RECORD 416, 9458, 0
-RECORD 417, 9474, 0
-RECORD 418, 9493, 0
-RECORD 419, 9517, 0
-RECORD 420, 9538, 0
-RECORD 421, 9564, 0
-RECORD 422, 9588, 0
-RECORD 423, 9617, 0
-RECORD 424, 9632, 0
-RECORD 425, 9652, 0
-RECORD 426, 9677, 0
-RECORD 427, 9697, 0
-RECORD 428, 9711, 0
-RECORD 429, 9730, 0
-RECORD 430, 9744, 0
-RECORD 431, 9763, 0
-RECORD 432, 9776, 0
-RECORD 433, 9792, 0
-RECORD 434, 9813, 0
-RECORD 435, 9826, 0
-RECORD 436, 9842, 0
-RECORD 437, 9863, 0
-RECORD 438, 9876, 0
-RECORD 439, 9894, 0
-RECORD 440, 9915, 0
-RECORD 441, 9941, 0
-RECORD 442, 9957, 0
-RECORD 443, 9978, 0
-RECORD 444, 9997, 0
-RECORD 445, 10021, 0
-RECORD 446, 10043, 0
-RECORD 447, 10070, 0
-RECORD 448, 10083, 0
-RECORD 449, 10099, 0
-RECORD 450, 10120, 0
-RECORD 451, 10133, 0
-RECORD 452, 10151, 0
-RECORD 453, 10172, 0
-RECORD 454, 10198, 0
-RECORD 455, 10214, 0
-RECORD 456, 10235, 0
-RECORD 457, 10248, 0
-RECORD 458, 10266, 0
-RECORD 459, 10287, 0
-RECORD 460, 10313, 0
-RECORD 461, 10329, 0
-RECORD 462, 10350, 0
-RECORD 463, 10363, 0
-RECORD 464, 10381, 0
-RECORD 465, 10402, 0
-RECORD 466, 10428, 0
-RECORD 467, 10444, 0
-RECORD 468, 10465, 0
-RECORD 469, 10478, 0
-RECORD 470, 10496, 0
-RECORD 471, 10517, 0
-RECORD 472, 10543, 0
-RECORD 473, 10559, 0
-RECORD 474, 10580, 0
-RECORD 475, 10593, 0
-RECORD 476, 10611, 0
-RECORD 477, 10634, 0
-RECORD 478, 10652, 0
-RECORD 479, 10666, 0
-RECORD 480, 10678, 0
-RECORD 481, 10690, 0
-RECORD 482, 10707, 0
-RECORD 483, 10729, 0
-RECORD 484, 10744, 0
-RECORD 485, 10764, 0
-RECORD 486, 10778, 0
-RECORD 487, 10797, 0
-RECORD 488, 10821, 0
-RECORD 489, 10838, 0
-RECORD 490, 10860, 0
-RECORD 491, 10874, 0
-RECORD 492, 10893, 0
-RECORD 493, 10917, 0
-RECORD 494, 10934, 0
-RECORD 495, 10956, 0
-RECORD 496, 10969, 0
-RECORD 497, 10987, 0
-RECORD 498, 11010, 0
-RECORD 499, 11026, 0
-RECORD 500, 11047, 0
-RECORD 501, 11059, 0
-RECORD 502, 11076, 0
-RECORD 503, 11098, 0
-RECORD 504, 11113, 0
-RECORD 505, 11133, 0
-RECORD 506, 11144, 0
-RECORD 507, 11160, 0
-RECORD 508, 11181, 0
-RECORD 509, 11195, 0
-RECORD 510, 11214, 0, entry_cuMipmappedArrayCreate
-RECORD 511, 11237, 0, entry_cuMipmappedArrayDestroy
-RECORD 512, 11261, 0
-RECORD 513, 11286, 0
-RECORD 514, 11324, 0
-RECORD 515, 11360, 0
-RECORD 516, 11387, 0
-RECORD 517, 11407, 0
-RECORD 518, 11432, 0
-RECORD 519, 11450, 0
-RECORD 520, 11471, 0
-RECORD 521, 11494, 0
-RECORD 522, 11513, 0
-RECORD 523, 11531, 0
-RECORD 524, 11544, 0
-RECORD 525, 11561, 0
-RECORD 526, 11580, 0
-RECORD 527, 11602, 0
-RECORD 528, 11617, 0
-RECORD 529, 11654, 0
-RECORD 530, 11692, 0
-RECORD 531, 11713, 0
-RECORD 532, 11733, 0
-RECORD 533, 11752, 0
-RECORD 534, 11770, 0
-RECORD 535, 11796, 0
-RECORD 536, 11814, 0
-RECORD 537, 11831, 0
-RECORD 538, 11871, 0
-RECORD 539, 11915, 0
-RECORD 540, 11968, 0
-RECORD 541, 11997, 0
-RECORD 542, 12030, 0
-RECORD 543, 12072, 0
-RECORD 544, 12107, 0
-RECORD 545, 12122, 0
-RECORD 546, 12139, 0
-RECORD 547, 12151, 0
-RECORD 548, 12163, 0
-RECORD 549, 12175, 0
-RECORD 550, 12197, 0
-RECORD 551, 12220, 0
-RECORD 552, 12242, 0
-RECORD 553, 12263, 0
-RECORD 554, 12279, 0
-RECORD 555, 12294, 0
-RECORD 556, 12312, 0
-RECORD 557, 12331, 0
-RECORD 558, 12349, 0
-RECORD 559, 12381, 0
-RECORD 560, 12418, 0
-RECORD 561, 12438, 0
-RECORD 562, 12463, 0
-RECORD 563, 12486, 0
-RECORD 564, 12514, 0
-RECORD 565, 12533, 0
-RECORD 566, 12557, 0
-RECORD 567, 12579, 0
-RECORD 568, 12606, 0, entry_cuStreamBeginCapture
-RECORD 569, 12627, 0, entry_cuStreamBeginCaptureToGraph
-RECORD 570, 12655, 0, entry_cuStreamBeginCaptureToGraph_ptsz
-RECORD 571, 12688, 0, entry_cuStreamBeginCapture_ptsz
-RECORD 572, 12714, 0, entry_cuStreamBeginCapture_v2
-RECORD 573, 12738, 0, entry_cuStreamBeginCapture_v2_ptsz
-RECORD 574, 12767, 0
-RECORD 575, 12790, 0
-RECORD 576, 12818, 0
-RECORD 577, 12833, 0
-RECORD 578, 12863, 0
-RECORD 579, 12890, 0, entry_cuStreamDestroy
-RECORD 580, 12906, 0, entry_cuStreamDestroy_v2
-RECORD 581, 12925, 0
-RECORD 582, 12944, 0
-RECORD 583, 12968, 0
-RECORD 584, 12989, 0
-RECORD 585, 13015, 0
-RECORD 586, 13038, 0
-RECORD 587, 13066, 0
-RECORD 588, 13092, 0
-RECORD 589, 13123, 0
-RECORD 590, 13149, 0
-RECORD 591, 13180, 0
-RECORD 592, 13195, 0
-RECORD 593, 13215, 0
-RECORD 594, 13233, 0
-RECORD 595, 13256, 0
-RECORD 596, 13274, 0
-RECORD 597, 13297, 0
-RECORD 598, 13314, 0
-RECORD 599, 13336, 0
-RECORD 600, 13356, 0
-RECORD 601, 13370, 0
-RECORD 602, 13389, 0
-RECORD 603, 13409, 0
-RECORD 604, 13434, 0
-RECORD 605, 13454, 0
-RECORD 606, 13479, 0
-RECORD 607, 13493, 0
-RECORD 608, 13512, 0
-RECORD 609, 13533, 0
-RECORD 610, 13559, 0
-RECORD 611, 13576, 0
-RECORD 612, 13598, 0
-RECORD 613, 13618, 0
-RECORD 614, 13643, 0
-RECORD 615, 13677, 0
-RECORD 616, 13716, 0
-RECORD 617, 13753, 0
-RECORD 618, 13795, 0, entry_cuStreamWaitEvent
-RECORD 619, 13813, 0, entry_cuStreamWaitEvent_ptsz
-RECORD 620, 13836, 0
-RECORD 621, 13856, 0
-RECORD 622, 13881, 0
-RECORD 623, 13904, 0
-RECORD 624, 13932, 0
-RECORD 625, 13952, 0
-RECORD 626, 13977, 0
-RECORD 627, 14000, 0
-RECORD 628, 14028, 0
-RECORD 629, 14049, 0
-RECORD 630, 14075, 0
-RECORD 631, 14099, 0
-RECORD 632, 14128, 0
-RECORD 633, 14149, 0
-RECORD 634, 14175, 0
-RECORD 635, 14199, 0
-RECORD 636, 14228, 0
-RECORD 637, 14247, 0
-RECORD 638, 14267, 0
-RECORD 639, 14295, 0
-RECORD 640, 14311, 0
-RECORD 641, 14328, 0
-RECORD 642, 14346, 0
-RECORD 643, 14365, 0
-RECORD 644, 14383, 0
-RECORD 645, 14402, 0
-RECORD 646, 14426, 0
-RECORD 647, 14454, 0
-RECORD 648, 14477, 0
-RECORD 649, 14503, 0
-RECORD 650, 14521, 0
-RECORD 651, 14540, 0
-RECORD 652, 14567, 0
-RECORD 653, 14598, 0
-RECORD 654, 14624, 0
-RECORD 655, 14639, 0
-RECORD 656, 14655, 0
-RECORD 657, 14674, 0
-RECORD 658, 14697, 0
-RECORD 659, 14719, 0
-RECORD 660, 14736, 0
-RECORD 661, 14759, 0
-RECORD 662, 14781, 0
-RECORD 663, 14798, 0
-RECORD 664, 14816, 0
-RECORD 665, 14841, 0
-RECORD 666, 14869, 0
-RECORD 667, 14896, 0
-RECORD 668, 14924, 0
-RECORD 669, 14950, 0
-RECORD 670, 14969, 0
-RECORD 671, 14990, 0
-RECORD 672, 15014, 0
-RECORD 673, 15038, 0
-RECORD 674, 15061, 0
-RECORD 675, 15083, 0
-RECORD 676, 15100, 0
-RECORD 677, 15123, 0
-RECORD 678, 15145, 0
-RECORD 679, 15162, 0
-RECORD 680, 15180, 0
-RECORD 681, 15205, 0
-RECORD 682, 15233, 0
-RECORD 683, 15260, 0
-RECORD 684, 15288, 0
-RECORD 685, 15314, 0
-RECORD 686, 15348, 0
-RECORD 687, 15367, 0
-RECORD 688, 15387, 0
-RECORD 689, 15406, 0
-RECORD 690, 15423, 0
-RECORD 691, 15443, 0
-RECORD 692, 15460, 0
-RECORD 693, 15475, 0
-RECORD 694, 15505, 0
+RECORD 229, 5370, 0
+RECORD 230, 5386, 0
+RECORD 231, 5406, 0
+RECORD 232, 5431, 0
+RECORD 233, 5456, 0, entry_cuGraphInstantiate
+RECORD 234, 5475, 0, entry_cuGraphInstantiateWithFlags
+RECORD 235, 5503, 0, entry_cuGraphInstantiateWithParams
+RECORD 236, 5532, 0, entry_cuGraphInstantiateWithParams_ptsz
+RECORD 237, 5566, 0, entry_cuGraphInstantiate_v2
+RECORD 238, 5588, 0
+RECORD 239, 5620, 0
+RECORD 240, 5650, 0
+RECORD 241, 5677, 0
+RECORD 242, 5707, 0
+RECORD 243, 5737, 0
+RECORD 244, 5764, 0
+RECORD 245, 5794, 1
+RECORD 246, 5808, 1
+RECORD 247, 5827, 0
+RECORD 248, 5856, 0
+RECORD 249, 5884, 0
+RECORD 250, 5911, 0
+RECORD 251, 5938, 0
+RECORD 252, 5965, 0
+RECORD 253, 5992, 0
+RECORD 254, 6015, 0
+RECORD 255, 6045, 0
+RECORD 256, 6072, 0
+RECORD 257, 6102, 0
+RECORD 258, 6131, 0
+RECORD 259, 6163, 0
+RECORD 260, 6185, 0
+RECORD 261, 6207, 0
+RECORD 262, 6228, 0
+RECORD 263, 6250, 0
+RECORD 264, 6269, 0
+RECORD 265, 6291, 0
+RECORD 266, 6312, 0
+RECORD 267, 6336, 0
+RECORD 268, 6361, 0
+RECORD 269, 6387, 0
+RECORD 270, 6416, 0
+RECORD 271, 6440, 0, entry_cuGraphUpload
+RECORD 272, 6454, 0, entry_cuGraphUpload_ptsz
+RECORD 273, 6473, 0
+RECORD 274, 6500, 0
+RECORD 275, 6527, 0
+RECORD 276, 6553, 0
+RECORD 277, 6576, 0
+RECORD 278, 6604, 0
+RECORD 279, 6640, 0
+RECORD 280, 6682, 0
+RECORD 281, 6717, 0
+RECORD 282, 6755, 0
+RECORD 283, 6785, 0
+RECORD 284, 6818, 0
+RECORD 285, 6854, 0
+RECORD 286, 6879, 0
+RECORD 287, 6909, 0
+RECORD 288, 6938, 0
+RECORD 289, 6975, 0
+RECORD 290, 7011, 0, entry_cuGreenCtxCreate
+RECORD 291, 7028, 0, entry_cuGreenCtxDestroy
+RECORD 292, 7046, 0
+RECORD 293, 7071, 0
+RECORD 294, 7087, 0
+RECORD 295, 7109, 0
+RECORD 296, 7132, 0
+RECORD 297, 7152, 0, entry_cuImportExternalMemory
+RECORD 298, 7175, 0
+RECORD 299, 7201, 0, entry_cuInit
+RECORD 300, 7208, 0
+RECORD 301, 7228, 0
+RECORD 302, 7248, 0, entry_cuIpcGetMemHandle
+RECORD 303, 7266, 0
+RECORD 304, 7287, 0
+RECORD 305, 7306, 0
+RECORD 306, 7328, 0
+RECORD 307, 7349, 0
+RECORD 308, 7369, 0
+RECORD 309, 7388, 0
+RECORD 310, 7404, 0
+RECORD 311, 7426, 0
+RECORD 312, 7447, 0
+RECORD 313, 7468, 0
+RECORD 314, 7491, 1
+RECORD 315, 7500, 1
+RECORD 316, 7526, 1
+RECORD 317, 7563, 1
+RECORD 318, 7594, 1
+RECORD 319, 7607, 1
+RECORD 320, 7625, 0
+RECORD 321, 7642, 0
+RECORD 322, 7664, 0
+RECORD 323, 7684, 0
+RECORD 324, 7709, 1
+RECORD 325, 7724, 1
+RECORD 326, 7741, 1
+RECORD 327, 7763, 1
+RECORD 328, 7783, 0
+RECORD 329, 7809, 0
+RECORD 330, 7828, 0
+RECORD 331, 7847, 0
+RECORD 332, 7871, 0
+RECORD 333, 7891, 0
+RECORD 334, 7910, 0
+RECORD 335, 7938, 0
+RECORD 336, 7956, 0
+RECORD 337, 7978, 0
+RECORD 338, 7994, 0
+RECORD 339, 8008, 0
+RECORD 340, 8025, 0
+RECORD 341, 8039, 0
+RECORD 342, 8056, 0
+RECORD 343, 8071, 0
+RECORD 344, 8084, 0
+RECORD 345, 8100, 0
+RECORD 346, 8114, 0
+RECORD 347, 8141, 0
+RECORD 348, 8167, 0
+RECORD 349, 8192, 0
+RECORD 350, 8216, 0
+RECORD 351, 8241, 0
+RECORD 352, 8265, 0
+RECORD 353, 8292, 0
+RECORD 354, 8319, 0
+RECORD 355, 8346, 0
+RECORD 356, 8370, 0
+RECORD 357, 8393, 0
+RECORD 358, 8417, 0
+RECORD 359, 8431, 0
+RECORD 360, 8448, 0
+RECORD 361, 8467, 0
+RECORD 362, 8490, 0
+RECORD 363, 8515, 0
+RECORD 364, 8532, 0
+RECORD 365, 8552, 0
+RECORD 366, 8564, 0
+RECORD 367, 8579, 0, entry_cuMemAlloc
+RECORD 368, 8590, 0, entry_cuMemAllocAsync
+RECORD 369, 8606, 0, entry_cuMemAllocAsync_ptsz
+RECORD 370, 8627, 0, entry_cuMemAllocFromPoolAsync
+RECORD 371, 8651, 0, entry_cuMemAllocFromPoolAsync_ptsz
+RECORD 372, 8680, 0
+RECORD 373, 8695, 0
+RECORD 374, 8713, 0, entry_cuMemAllocManaged
+RECORD 375, 8731, 0, entry_cuMemAllocPitch
+RECORD 376, 8747, 0, entry_cuMemAllocPitch_v2
+RECORD 377, 8766, 0, entry_cuMemAlloc_v2
+RECORD 378, 8780, 0
+RECORD 379, 8806, 0
+RECORD 380, 8837, 0, entry_cuMemCreate
+RECORD 381, 8849, 0
+RECORD 382, 8883, 0
+RECORD 383, 8922, 0
+RECORD 384, 8945, 0
+RECORD 385, 8973, 0, entry_cuMemExportToShareableHandle
+RECORD 386, 9002, 0, entry_cuMemFree
+RECORD 387, 9012, 0, entry_cuMemFreeAsync
+RECORD 388, 9027, 0, entry_cuMemFreeAsync_ptsz
+RECORD 389, 9047, 0
+RECORD 390, 9061, 0, entry_cuMemFree_v2
+RECORD 391, 9074, 0
+RECORD 392, 9089, 0
+RECORD 393, 9110, 0
+RECORD 394, 9134, 0
+RECORD 395, 9164, 0
+RECORD 396, 9203, 0
+RECORD 397, 9226, 0
+RECORD 398, 9256, 0, entry_cuMemGetInfo
+RECORD 399, 9269, 0, entry_cuMemGetInfo_v2
+RECORD 400, 9285, 0
+RECORD 401, 9306, 0
+RECORD 402, 9322, 0
+RECORD 403, 9337, 0
+RECORD 404, 9355, 0
+RECORD 405, 9381, 0
+RECORD 406, 9410, 0
+RECORD 407, 9428, 0
+RECORD 408, 9446, 0
+RECORD 409, 9467, 0
+RECORD 410, 9487, 0, entry_cuMemImportFromShareableHandle
+RECORD 411, 9518, 0, entry_cuMemMap
+RECORD 412, 9527, 0, entry_cuMemMapArrayAsync
+RECORD 413, 9546, 0, entry_cuMemMapArrayAsync_ptsz
+RECORD 414, 9570, 0
+RECORD 415, 9596, 0
+RECORD 416, 9614, 0
+RECORD 417, 9634, 0, entry_cuMemPoolCreate
+RECORD 418, 9650, 0, entry_cuMemPoolDestroy
+RECORD 419, 9667, 0
+RECORD 420, 9690, 0
+RECORD 421, 9723, 0
+RECORD 422, 9742, 0
+RECORD 423, 9764, 0
+RECORD 424, 9799, 0
+RECORD 425, 9822, 0
+RECORD 426, 9841, 0
+RECORD 427, 9863, 0, entry_cuMemPoolTrimTo
+RECORD 428, 9879, 0
+RECORD 429, 9898, 0
+RECORD 430, 9922, 0
+RECORD 431, 9944, 0
+RECORD 432, 9971, 0
+RECORD 433, 9995, 0
+RECORD 434, 10024, 0
+RECORD 435, 10047, 0
+RECORD 436, 10071, 0, entry_cuMemRelease
+RECORD 437, 10084, 0, entry_cuMemRetainAllocationHandle
+RECORD 438, 10112, 0
+RECORD 439, 10127, 0
+RECORD 440, 10143, 0, entry_cuMemUnmap
+RECORD 441, 10154, 0
+RECORD 442, 10163, 0
+RECORD 443, 10174, 0
+RECORD 444, 10190, 0
+RECORD 445, 10209, 0
+RECORD 446, 10233, 0
+RECORD 447, 10253, 0
+RECORD 448, 10276, 0
+RECORD 449, 10304, 0
+RECORD 450, 10318, 0
+RECORD 451, 10337, 0
+RECORD 452, 10348, 0
+RECORD 453, 10364, 0
+RECORD 454, 10383, 0
+RECORD 455, 10407, 0
+RECORD 456, 10428, 0
+RECORD 457, 10454, 0
+RECORD 458, 10478, 0
+RECORD 459, 10507, 0
+RECORD 460, 10522, 0
+RECORD 461, 10542, 0
+RECORD 462, 10567, 0
+RECORD 463, 10587, 0
+RECORD 464, 10617, 0
+RECORD 465, 10652, 0
+RECORD 466, 10666, 0
+RECORD 467, 10685, 0
+RECORD 468, 10699, 0
+RECORD 469, 10718, 0
+RECORD 470, 10731, 0
+RECORD 471, 10747, 0
+RECORD 472, 10768, 0
+RECORD 473, 10781, 0
+RECORD 474, 10797, 0
+RECORD 475, 10818, 0
+RECORD 476, 10831, 0
+RECORD 477, 10849, 0
+RECORD 478, 10870, 0
+RECORD 479, 10896, 0
+RECORD 480, 10912, 0
+RECORD 481, 10933, 0
+RECORD 482, 10952, 0
+RECORD 483, 10976, 0
+RECORD 484, 10998, 0
+RECORD 485, 11025, 0
+RECORD 486, 11038, 0
+RECORD 487, 11054, 0
+RECORD 488, 11075, 0
+RECORD 489, 11088, 0
+RECORD 490, 11106, 0
+RECORD 491, 11127, 0
+RECORD 492, 11153, 0
+RECORD 493, 11169, 0
+RECORD 494, 11190, 0
+RECORD 495, 11203, 0
+RECORD 496, 11221, 0
+RECORD 497, 11242, 0
+RECORD 498, 11268, 0
+RECORD 499, 11284, 0
+RECORD 500, 11305, 0
+RECORD 501, 11318, 0
+RECORD 502, 11336, 0
+RECORD 503, 11357, 0
+RECORD 504, 11383, 0
+RECORD 505, 11399, 0
+RECORD 506, 11420, 0
+RECORD 507, 11433, 0
+RECORD 508, 11451, 0
+RECORD 509, 11472, 0
+RECORD 510, 11498, 0
+RECORD 511, 11514, 0
+RECORD 512, 11535, 0
+RECORD 513, 11548, 0
+RECORD 514, 11566, 0
+RECORD 515, 11589, 0
+RECORD 516, 11607, 0
+RECORD 517, 11635, 0
+RECORD 518, 11668, 0
+RECORD 519, 11682, 0
+RECORD 520, 11694, 0
+RECORD 521, 11706, 0
+RECORD 522, 11723, 0
+RECORD 523, 11745, 0
+RECORD 524, 11760, 0
+RECORD 525, 11780, 0
+RECORD 526, 11794, 0
+RECORD 527, 11813, 0
+RECORD 528, 11837, 0
+RECORD 529, 11854, 0
+RECORD 530, 11876, 0
+RECORD 531, 11890, 0
+RECORD 532, 11909, 0
+RECORD 533, 11933, 0
+RECORD 534, 11950, 0
+RECORD 535, 11972, 0
+RECORD 536, 11985, 0
+RECORD 537, 12003, 0
+RECORD 538, 12026, 0
+RECORD 539, 12042, 0
+RECORD 540, 12063, 0
+RECORD 541, 12075, 0
+RECORD 542, 12092, 0
+RECORD 543, 12114, 0
+RECORD 544, 12129, 0
+RECORD 545, 12149, 0
+RECORD 546, 12160, 0
+RECORD 547, 12176, 0
+RECORD 548, 12197, 0
+RECORD 549, 12211, 0
+RECORD 550, 12230, 0, entry_cuMipmappedArrayCreate
+RECORD 551, 12253, 0, entry_cuMipmappedArrayDestroy
+RECORD 552, 12277, 0
+RECORD 553, 12302, 0
+RECORD 554, 12340, 0
+RECORD 555, 12376, 0
+RECORD 556, 12403, 0
+RECORD 557, 12423, 0
+RECORD 558, 12448, 0
+RECORD 559, 12466, 0
+RECORD 560, 12487, 0
+RECORD 561, 12510, 0
+RECORD 562, 12529, 0
+RECORD 563, 12547, 0
+RECORD 564, 12560, 0
+RECORD 565, 12577, 0
+RECORD 566, 12596, 0
+RECORD 567, 12618, 0
+RECORD 568, 12633, 0
+RECORD 569, 12670, 0
+RECORD 570, 12708, 0
+RECORD 571, 12729, 0
+RECORD 572, 12749, 0
+RECORD 573, 12772, 0
+RECORD 574, 12791, 0
+RECORD 575, 12813, 0
+RECORD 576, 12831, 0
+RECORD 577, 12857, 0
+RECORD 578, 12875, 0
+RECORD 579, 12892, 0
+RECORD 580, 12932, 0
+RECORD 581, 12976, 0
+RECORD 582, 13029, 0
+RECORD 583, 13058, 0
+RECORD 584, 13091, 0
+RECORD 585, 13133, 0
+RECORD 586, 13168, 0
+RECORD 587, 13183, 0
+RECORD 588, 13200, 0
+RECORD 589, 13212, 0
+RECORD 590, 13224, 0
+RECORD 591, 13236, 0
+RECORD 592, 13258, 0
+RECORD 593, 13281, 0
+RECORD 594, 13303, 0
+RECORD 595, 13324, 0
+RECORD 596, 13340, 0
+RECORD 597, 13355, 0
+RECORD 598, 13373, 0
+RECORD 599, 13392, 0
+RECORD 600, 13410, 0
+RECORD 601, 13442, 0
+RECORD 602, 13479, 0
+RECORD 603, 13499, 0
+RECORD 604, 13524, 0
+RECORD 605, 13547, 0
+RECORD 606, 13575, 0
+RECORD 607, 13594, 0
+RECORD 608, 13618, 0
+RECORD 609, 13640, 0
+RECORD 610, 13667, 0, entry_cuStreamBeginCapture
+RECORD 611, 13688, 0
+RECORD 612, 13714, 0
+RECORD 613, 13745, 0, entry_cuStreamBeginCaptureToGraph
+RECORD 614, 13773, 0, entry_cuStreamBeginCaptureToGraph_ptsz
+RECORD 615, 13806, 0, entry_cuStreamBeginCapture_ptsz
+RECORD 616, 13832, 0, entry_cuStreamBeginCapture_v2
+RECORD 617, 13856, 0, entry_cuStreamBeginCapture_v2_ptsz
+RECORD 618, 13885, 0
+RECORD 619, 13915, 0
+RECORD 620, 13950, 0
+RECORD 621, 13973, 0
+RECORD 622, 14001, 0
+RECORD 623, 14016, 0
+RECORD 624, 14046, 0
+RECORD 625, 14073, 0, entry_cuStreamDestroy
+RECORD 626, 14089, 0, entry_cuStreamDestroy_v2
+RECORD 627, 14108, 0
+RECORD 628, 14127, 0
+RECORD 629, 14151, 0
+RECORD 630, 14180, 0
+RECORD 631, 14204, 0
+RECORD 632, 14225, 0
+RECORD 633, 14251, 0
+RECORD 634, 14274, 0
+RECORD 635, 14302, 0
+RECORD 636, 14328, 0
+RECORD 637, 14359, 0
+RECORD 638, 14385, 0
+RECORD 639, 14416, 0
+RECORD 640, 14431, 0
+RECORD 641, 14451, 0
+RECORD 642, 14469, 0
+RECORD 643, 14492, 0
+RECORD 644, 14515, 0
+RECORD 645, 14543, 0
+RECORD 646, 14561, 0
+RECORD 647, 14584, 0
+RECORD 648, 14601, 0
+RECORD 649, 14623, 0
+RECORD 650, 14643, 0
+RECORD 651, 14657, 0
+RECORD 652, 14676, 0
+RECORD 653, 14696, 0
+RECORD 654, 14721, 0
+RECORD 655, 14741, 0
+RECORD 656, 14766, 0
+RECORD 657, 14780, 0
+RECORD 658, 14799, 0
+RECORD 659, 14820, 0
+RECORD 660, 14846, 0
+RECORD 661, 14863, 0
+RECORD 662, 14885, 0
+RECORD 663, 14905, 0
+RECORD 664, 14930, 0
+RECORD 665, 14964, 0
+RECORD 666, 15003, 0
+RECORD 667, 15040, 0
+RECORD 668, 15082, 0, entry_cuStreamWaitEvent
+RECORD 669, 15100, 0, entry_cuStreamWaitEvent_ptsz
+RECORD 670, 15123, 0
+RECORD 671, 15143, 0
+RECORD 672, 15168, 0
+RECORD 673, 15191, 0
+RECORD 674, 15219, 0
+RECORD 675, 15239, 0
+RECORD 676, 15264, 0
+RECORD 677, 15287, 0
+RECORD 678, 15315, 0
+RECORD 679, 15336, 0
+RECORD 680, 15362, 0
+RECORD 681, 15386, 0
+RECORD 682, 15415, 0
+RECORD 683, 15436, 0
+RECORD 684, 15462, 0
+RECORD 685, 15486, 0
+RECORD 686, 15515, 0
+RECORD 687, 15534, 0
+RECORD 688, 15554, 0
+RECORD 689, 15582, 0
+RECORD 690, 15598, 0
+RECORD 691, 15615, 0
+RECORD 692, 15633, 0
+RECORD 693, 15652, 0
+RECORD 694, 15670, 0
+RECORD 695, 15689, 0
+RECORD 696, 15713, 0
+RECORD 697, 15741, 0
+RECORD 698, 15764, 0
+RECORD 699, 15790, 0
+RECORD 700, 15820, 0
+RECORD 701, 15838, 0
+RECORD 702, 15857, 0
+RECORD 703, 15884, 0
+RECORD 704, 15915, 0
+RECORD 705, 15941, 0
+RECORD 706, 15956, 0
+RECORD 707, 15972, 0
+RECORD 708, 15991, 0
+RECORD 709, 16014, 0
+RECORD 710, 16036, 0
+RECORD 711, 16053, 0
+RECORD 712, 16076, 0
+RECORD 713, 16098, 0
+RECORD 714, 16115, 0
+RECORD 715, 16133, 0
+RECORD 716, 16158, 0
+RECORD 717, 16186, 0
+RECORD 718, 16213, 0
+RECORD 719, 16241, 0
+RECORD 720, 16267, 0
+RECORD 721, 16286, 0
+RECORD 722, 16307, 0
+RECORD 723, 16331, 0
+RECORD 724, 16355, 0
+RECORD 725, 16378, 0
+RECORD 726, 16400, 0
+RECORD 727, 16417, 0
+RECORD 728, 16440, 0
+RECORD 729, 16462, 0
+RECORD 730, 16479, 0
+RECORD 731, 16497, 0
+RECORD 732, 16522, 0
+RECORD 733, 16550, 0
+RECORD 734, 16577, 0
+RECORD 735, 16605, 0
+RECORD 736, 16631, 0
+RECORD 737, 16665, 0
+RECORD 738, 16684, 0
+RECORD 739, 16704, 0
+RECORD 740, 16723, 0
+RECORD 741, 16740, 0
+RECORD 742, 16760, 0
+RECORD 743, 16777, 0
+RECORD 744, 16792, 0
+RECORD 745, 16822, 0
 BEGIN_NAMES
     .asciz "cuArray3DCreate"
     .asciz "cuArray3DCreate_v2"
@@ -2614,6 +2767,7 @@ BEGIN_NAMES
     .asciz "cuArrayGetPlane"
     .asciz "cuArrayGetSparseProperties"
     .asciz "cuBinaryFree"
+    .asciz "cuCheckpointOperationComplete"
     .asciz "cuCheckpointProcessCheckpoint"
     .asciz "cuCheckpointProcessGetRestoreThreadId"
     .asciz "cuCheckpointProcessGetState"
@@ -2621,8 +2775,12 @@ BEGIN_NAMES
     .asciz "cuCheckpointProcessRestore"
     .asciz "cuCheckpointProcessUnlock"
     .asciz "cuCompilePtx"
+    .asciz "cuCoredumpDeregisterCompleteCallback"
+    .asciz "cuCoredumpDeregisterStartCallback"
     .asciz "cuCoredumpGetAttribute"
     .asciz "cuCoredumpGetAttributeGlobal"
+    .asciz "cuCoredumpRegisterCompleteCallback"
+    .asciz "cuCoredumpRegisterStartCallback"
     .asciz "cuCoredumpSetAttribute"
     .asciz "cuCoredumpSetAttributeGlobal"
     .asciz "cuCtxAttach"
@@ -2665,16 +2823,20 @@ BEGIN_NAMES
     .asciz "cuDestroyExternalMemory"
     .asciz "cuDestroyExternalSemaphore"
     .asciz "cuDevResourceGenerateDesc"
+    .asciz "cuDevSmResourceSplit"
     .asciz "cuDevSmResourceSplitByCount"
     .asciz "cuDeviceCanAccessPeer"
     .asciz "cuDeviceComputeCapability"
     .asciz "cuDeviceGet"
     .asciz "cuDeviceGetAttribute"
     .asciz "cuDeviceGetByPCIBusId"
+    .asciz "cuDeviceGetCliqueCount"
+    .asciz "cuDeviceGetCliqueInfo"
     .asciz "cuDeviceGetCount"
     .asciz "cuDeviceGetDefaultMemPool"
     .asciz "cuDeviceGetDevResource"
     .asciz "cuDeviceGetExecAffinitySupport"
+    .asciz "cuDeviceGetFabricClusterUuid"
     .asciz "cuDeviceGetGraphMemAttribute"
     .asciz "cuDeviceGetHostAtomicCapabilities"
     .asciz "cuDeviceGetLuid"
@@ -2729,10 +2891,13 @@ BEGIN_NAMES
     .asciz "cuEventSynchronize"
     .asciz "cuExternalMemoryGetMappedBuffer"
     .asciz "cuExternalMemoryGetMappedMipmappedArray"
+    .asciz "cuFabricCpyBatchAsync"
+    .asciz "cuFabricCpyBatchAsync_ptsz"
     .asciz "cuFlushGPUDirectRDMAWrites"
     .asciz "cuFuncGetAttribute"
     .asciz "cuFuncGetModule"
     .asciz "cuFuncGetName"
+    .asciz "cuFuncGetParamCount"
     .asciz "cuFuncGetParamInfo"
     .asciz "cuFuncIsLoaded"
     .asciz "cuFuncLoad"
@@ -2780,6 +2945,7 @@ BEGIN_NAMES
     .asciz "cuGraphAddMemsetNode"
     .asciz "cuGraphAddNode"
     .asciz "cuGraphAddNode_v2"
+    .asciz "cuGraphAddNode_v3"
     .asciz "cuGraphBatchMemOpNodeGetParams"
     .asciz "cuGraphBatchMemOpNodeSetParams"
     .asciz "cuGraphChildGraphNodeGetGraph"
@@ -2801,6 +2967,7 @@ BEGIN_NAMES
     .asciz "cuGraphExecExternalSemaphoresSignalNodeSetParams"
     .asciz "cuGraphExecExternalSemaphoresWaitNodeSetParams"
     .asciz "cuGraphExecGetFlags"
+    .asciz "cuGraphExecGetId"
     .asciz "cuGraphExecHostNodeSetParams"
     .asciz "cuGraphExecKernelNodeSetParams"
     .asciz "cuGraphExecKernelNodeSetParams_v2"
@@ -2815,6 +2982,7 @@ BEGIN_NAMES
     .asciz "cuGraphExternalSemaphoresWaitNodeSetParams"
     .asciz "cuGraphGetEdges"
     .asciz "cuGraphGetEdges_v2"
+    .asciz "cuGraphGetId"
     .asciz "cuGraphGetNodes"
     .asciz "cuGraphGetRootNodes"
     .asciz "cuGraphHostNodeGetParams"
@@ -2840,14 +3008,19 @@ BEGIN_NAMES
     .asciz "cuGraphMemsetNodeGetParams"
     .asciz "cuGraphMemsetNodeSetParams"
     .asciz "cuGraphNodeFindInClone"
+    .asciz "cuGraphNodeGetContainingGraph"
     .asciz "cuGraphNodeGetDependencies"
     .asciz "cuGraphNodeGetDependencies_v2"
     .asciz "cuGraphNodeGetDependentNodes"
     .asciz "cuGraphNodeGetDependentNodes_v2"
     .asciz "cuGraphNodeGetEnabled"
+    .asciz "cuGraphNodeGetLocalId"
+    .asciz "cuGraphNodeGetParams"
+    .asciz "cuGraphNodeGetToolsId"
     .asciz "cuGraphNodeGetType"
     .asciz "cuGraphNodeSetEnabled"
     .asciz "cuGraphNodeSetParams"
+    .asciz "cuGraphNodeSetParams_v2"
     .asciz "cuGraphReleaseUserObject"
     .asciz "cuGraphRemoveDependencies"
     .asciz "cuGraphRemoveDependencies_v2"
@@ -2891,6 +3064,7 @@ BEGIN_NAMES
     .asciz "cuKernelGetFunction"
     .asciz "cuKernelGetLibrary"
     .asciz "cuKernelGetName"
+    .asciz "cuKernelGetParamCount"
     .asciz "cuKernelGetParamInfo"
     .asciz "cuKernelSetAttribute"
     .asciz "cuKernelSetCacheConfig"
@@ -2902,6 +3076,8 @@ BEGIN_NAMES
     .asciz "cuLaunchGridAsync"
     .asciz "cuLaunchHostFunc"
     .asciz "cuLaunchHostFunc_ptsz"
+    .asciz "cuLaunchHostFunc_v2"
+    .asciz "cuLaunchHostFunc_v2_ptsz"
     .asciz "cuLaunchKernel"
     .asciz "cuLaunchKernelEx"
     .asciz "cuLaunchKernelEx_ptsz"
@@ -2924,6 +3100,18 @@ BEGIN_NAMES
     .asciz "cuLinkCreate"
     .asciz "cuLinkCreate_v2"
     .asciz "cuLinkDestroy"
+    .asciz "cuLogicalEndpointAddDevice"
+    .asciz "cuLogicalEndpointBindAddr"
+    .asciz "cuLogicalEndpointBindMem"
+    .asciz "cuLogicalEndpointCreate"
+    .asciz "cuLogicalEndpointDestroy"
+    .asciz "cuLogicalEndpointExport"
+    .asciz "cuLogicalEndpointGetLimits"
+    .asciz "cuLogicalEndpointIdRelease"
+    .asciz "cuLogicalEndpointIdReserve"
+    .asciz "cuLogicalEndpointImport"
+    .asciz "cuLogicalEndpointQuery"
+    .asciz "cuLogicalEndpointUnbind"
     .asciz "cuLogsCurrent"
     .asciz "cuLogsDumpToFile"
     .asciz "cuLogsDumpToMemory"
@@ -2966,6 +3154,7 @@ BEGIN_NAMES
     .asciz "cuMemGetHandleForAddressRange"
     .asciz "cuMemGetInfo"
     .asciz "cuMemGetInfo_v2"
+    .asciz "cuMemGetLocationInfo"
     .asciz "cuMemGetMemPool"
     .asciz "cuMemHostAlloc"
     .asciz "cuMemHostAlloc_v2"
@@ -3028,6 +3217,8 @@ BEGIN_NAMES
     .asciz "cuMemcpy3DPeerAsync"
     .asciz "cuMemcpy3DPeerAsync_ptsz"
     .asciz "cuMemcpy3DPeer_ptds"
+    .asciz "cuMemcpy3DWithAttributesAsync"
+    .asciz "cuMemcpy3DWithAttributesAsync_ptsz"
     .asciz "cuMemcpy3D_v2"
     .asciz "cuMemcpy3D_v2_ptds"
     .asciz "cuMemcpyAsync"
@@ -3079,6 +3270,8 @@ BEGIN_NAMES
     .asciz "cuMemcpyPeerAsync"
     .asciz "cuMemcpyPeerAsync_ptsz"
     .asciz "cuMemcpyPeer_ptds"
+    .asciz "cuMemcpyWithAttributesAsync"
+    .asciz "cuMemcpyWithAttributesAsync_ptsz"
     .asciz "cuMemcpy_ptds"
     .asciz "cuMemcpy_v2"
     .asciz "cuMemsetD16"
@@ -3133,7 +3326,9 @@ BEGIN_NAMES
     .asciz "cuMultiKernelCooperativeDomainDestroy"
     .asciz "cuMulticastAddDevice"
     .asciz "cuMulticastBindAddr"
+    .asciz "cuMulticastBindAddr_v2"
     .asciz "cuMulticastBindMem"
+    .asciz "cuMulticastBindMem_v2"
     .asciz "cuMulticastCreate"
     .asciz "cuMulticastGetGranularity"
     .asciz "cuMulticastUnbind"
@@ -3170,11 +3365,15 @@ BEGIN_NAMES
     .asciz "cuStreamBatchMemOp_v2"
     .asciz "cuStreamBatchMemOp_v2_ptsz"
     .asciz "cuStreamBeginCapture"
+    .asciz "cuStreamBeginCaptureToCig"
+    .asciz "cuStreamBeginCaptureToCig_ptsz"
     .asciz "cuStreamBeginCaptureToGraph"
     .asciz "cuStreamBeginCaptureToGraph_ptsz"
     .asciz "cuStreamBeginCapture_ptsz"
     .asciz "cuStreamBeginCapture_v2"
     .asciz "cuStreamBeginCapture_v2_ptsz"
+    .asciz "cuStreamBeginRecaptureToGraph"
+    .asciz "cuStreamBeginRecaptureToGraph_ptsz"
     .asciz "cuStreamCopyAttributes"
     .asciz "cuStreamCopyAttributes_ptsz"
     .asciz "cuStreamCreate"
@@ -3183,6 +3382,8 @@ BEGIN_NAMES
     .asciz "cuStreamDestroy"
     .asciz "cuStreamDestroy_v2"
     .asciz "cuStreamEndCapture"
+    .asciz "cuStreamEndCaptureToCig"
+    .asciz "cuStreamEndCaptureToCig_ptsz"
     .asciz "cuStreamEndCapture_ptsz"
     .asciz "cuStreamGetAttribute"
     .asciz "cuStreamGetAttribute_ptsz"
@@ -3196,6 +3397,8 @@ BEGIN_NAMES
     .asciz "cuStreamGetCtx_ptsz"
     .asciz "cuStreamGetCtx_v2"
     .asciz "cuStreamGetCtx_v2_ptsz"
+    .asciz "cuStreamGetDevResource"
+    .asciz "cuStreamGetDevResource_ptsz"
     .asciz "cuStreamGetDevice"
     .asciz "cuStreamGetDevice_ptsz"
     .asciz "cuStreamGetFlags"
@@ -3250,6 +3453,7 @@ BEGIN_NAMES
     .asciz "cuTensorMapEncodeIm2colWide"
     .asciz "cuTensorMapEncodeTiled"
     .asciz "cuTensorMapReplaceAddress"
+    .asciz "cuTensorMapSetAllocationClass"
     .asciz "cuTexObjectCreate"
     .asciz "cuTexObjectDestroy"
     .asciz "cuTexObjectGetResourceDesc"
@@ -3296,4 +3500,4 @@ BEGIN_NAMES
     .asciz "cuWGLGetDevice"
     .asciz "cuWaitExternalSemaphoresAsync"
     .asciz "cuWaitExternalSemaphoresAsync_ptsz"
-FORM cotenant_interposer, 695, 256
+FORM cotenant_interposer, 746, 256

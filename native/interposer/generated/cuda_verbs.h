@@ -2,7 +2,7 @@
  * Index, symbol, verb and group of every entry point; those that the engine serves, and those that are gated; the
  * reason of each group. */
 #pragma once
-#define COT_CUDA_COUNT 695
+#define COT_CUDA_COUNT 746
 #define COT_CUDA_ROWS(X) \
     X(0, cuArray3DCreate, RESERVE, 0) \
     X(1, cuArray3DCreate_v2, RESERVE, 0) \
@@ -17,788 +17,839 @@
     X(10, cuArrayGetPlane, PASS, 1) \
     X(11, cuArrayGetSparseProperties, PASS, 1) \
     X(12, cuBinaryFree, PASS, 3) \
-    X(13, cuCheckpointProcessCheckpoint, RELEASE, 4) \
-    X(14, cuCheckpointProcessGetRestoreThreadId, PASS, 5) \
-    X(15, cuCheckpointProcessGetState, PASS, 5) \
-    X(16, cuCheckpointProcessLock, PASS, 5) \
-    X(17, cuCheckpointProcessRestore, RESERVE, 6) \
-    X(18, cuCheckpointProcessUnlock, TRACK, 7) \
-    X(19, cuCompilePtx, PASS, 3) \
-    X(20, cuCoredumpGetAttribute, PASS, 8) \
-    X(21, cuCoredumpGetAttributeGlobal, PASS, 8) \
-    X(22, cuCoredumpSetAttribute, PASS, 8) \
-    X(23, cuCoredumpSetAttributeGlobal, PASS, 8) \
-    X(24, cuCtxAttach, RESERVE, 9) \
-    X(25, cuCtxCreate, RESERVE, 9) \
-    X(26, cuCtxCreate_v2, RESERVE, 9) \
-    X(27, cuCtxCreate_v3, RESERVE, 9) \
-    X(28, cuCtxCreate_v4, RESERVE, 9) \
-    X(29, cuCtxDestroy, RELEASE, 10) \
-    X(30, cuCtxDestroy_v2, RELEASE, 10) \
-    X(31, cuCtxDetach, RELEASE, 10) \
-    X(32, cuCtxDisablePeerAccess, PASS, 11) \
-    X(33, cuCtxEnablePeerAccess, PASS, 11) \
-    X(34, cuCtxFromGreenCtx, TRACK, 12) \
-    X(35, cuCtxGetApiVersion, PASS, 11) \
-    X(36, cuCtxGetCacheConfig, PASS, 11) \
-    X(37, cuCtxGetCurrent, PASS, 11) \
-    X(38, cuCtxGetDevResource, PASS, 11) \
-    X(39, cuCtxGetDevice, PASS, 11) \
-    X(40, cuCtxGetDevice_v2, PASS, 11) \
-    X(41, cuCtxGetExecAffinity, PASS, 11) \
-    X(42, cuCtxGetFlags, PASS, 11) \
-    X(43, cuCtxGetId, PASS, 11) \
-    X(44, cuCtxGetLimit, PASS, 11) \
-    X(45, cuCtxGetSharedMemConfig, PASS, 11) \
-    X(46, cuCtxGetStreamPriorityRange, PASS, 11) \
-    X(47, cuCtxPopCurrent, PASS, 11) \
-    X(48, cuCtxPopCurrent_v2, PASS, 11) \
-    X(49, cuCtxPushCurrent, PASS, 11) \
-    X(50, cuCtxPushCurrent_v2, PASS, 11) \
-    X(51, cuCtxRecordEvent, PASS, 13) \
-    X(52, cuCtxResetPersistingL2Cache, PASS, 11) \
-    X(53, cuCtxSetCacheConfig, PASS, 11) \
-    X(54, cuCtxSetCurrent, PASS, 11) \
-    X(55, cuCtxSetFlags, PASS, 11) \
-    X(56, cuCtxSetLimit, RESERVE, 14) \
-    X(57, cuCtxSetSharedMemConfig, PASS, 11) \
-    X(58, cuCtxSynchronize, PASS, 13) \
-    X(59, cuCtxSynchronize_v2, PASS, 13) \
-    X(60, cuCtxWaitEvent, PASS, 13) \
-    X(61, cuDestroyExternalMemory, RELEASE, 15) \
-    X(62, cuDestroyExternalSemaphore, PASS, 13) \
-    X(63, cuDevResourceGenerateDesc, PASS, 11) \
-    X(64, cuDevSmResourceSplitByCount, PASS, 11) \
-    X(65, cuDeviceCanAccessPeer, PASS, 16) \
-    X(66, cuDeviceComputeCapability, PASS, 16) \
-    X(67, cuDeviceGet, PASS, 16) \
-    X(68, cuDeviceGetAttribute, PASS, 16) \
-    X(69, cuDeviceGetByPCIBusId, PASS, 16) \
-    X(70, cuDeviceGetCount, PASS, 16) \
-    X(71, cuDeviceGetDefaultMemPool, PASS, 17) \
-    X(72, cuDeviceGetDevResource, PASS, 16) \
-    X(73, cuDeviceGetExecAffinitySupport, PASS, 16) \
-    X(74, cuDeviceGetGraphMemAttribute, PASS, 17) \
-    X(75, cuDeviceGetHostAtomicCapabilities, PASS, 16) \
-    X(76, cuDeviceGetLuid, PASS, 16) \
-    X(77, cuDeviceGetMemPool, PASS, 17) \
-    X(78, cuDeviceGetName, PASS, 16) \
-    X(79, cuDeviceGetNvSciSyncAttributes, PASS, 16) \
-    X(80, cuDeviceGetP2PAtomicCapabilities, PASS, 16) \
-    X(81, cuDeviceGetP2PAttribute, PASS, 16) \
-    X(82, cuDeviceGetPCIBusId, PASS, 16) \
-    X(83, cuDeviceGetProperties, PASS, 16) \
-    X(84, cuDeviceGetTexture1DLinearMaxWidth, PASS, 16) \
-    X(85, cuDeviceGetUuid, PASS, 16) \
-    X(86, cuDeviceGetUuid_v2, PASS, 16) \
-    X(87, cuDeviceGraphMemTrim, RELEASE, 18) \
-    X(88, cuDevicePrimaryCtxGetState, PASS, 11) \
-    X(89, cuDevicePrimaryCtxRelease, RELEASE, 10) \
-    X(90, cuDevicePrimaryCtxRelease_v2, RELEASE, 10) \
-    X(91, cuDevicePrimaryCtxReset, RELEASE, 10) \
-    X(92, cuDevicePrimaryCtxReset_v2, RELEASE, 10) \
-    X(93, cuDevicePrimaryCtxRetain, RESERVE, 9) \
-    X(94, cuDevicePrimaryCtxSetFlags, PASS, 11) \
-    X(95, cuDevicePrimaryCtxSetFlags_v2, PASS, 11) \
-    X(96, cuDeviceRegisterAsyncNotification, PASS, 16) \
-    X(97, cuDeviceSetGraphMemAttribute, PASS, 17) \
-    X(98, cuDeviceSetMemPool, PASS, 17) \
-    X(99, cuDeviceTotalMem, VIRTUALIZE, 19) \
-    X(100, cuDeviceTotalMem_v2, VIRTUALIZE, 19) \
-    X(101, cuDeviceUnregisterAsyncNotification, PASS, 16) \
-    X(102, cuDriverGetGpuCodeIsaVersion, PASS, 16) \
-    X(103, cuDriverGetVersion, PASS, 16) \
-    X(104, cuEGLStreamConsumerAcquireFrame, PASS, 20) \
-    X(105, cuEGLStreamConsumerConnect, PASS, 20) \
-    X(106, cuEGLStreamConsumerConnectWithFlags, PASS, 20) \
-    X(107, cuEGLStreamConsumerDisconnect, PASS, 20) \
-    X(108, cuEGLStreamConsumerReleaseFrame, PASS, 20) \
-    X(109, cuEGLStreamProducerConnect, PASS, 20) \
-    X(110, cuEGLStreamProducerDisconnect, PASS, 20) \
-    X(111, cuEGLStreamProducerPresentFrame, PASS, 20) \
-    X(112, cuEGLStreamProducerReturnFrame, PASS, 20) \
-    X(113, cuEventCreate, PASS, 13) \
-    X(114, cuEventCreateFromEGLSync, PASS, 13) \
-    X(115, cuEventCreateFromNVNSync, PASS, 13) \
-    X(116, cuEventDestroy, PASS, 13) \
-    X(117, cuEventDestroy_v2, PASS, 13) \
-    X(118, cuEventElapsedTime, PASS, 13) \
-    X(119, cuEventElapsedTime_v2, PASS, 13) \
-    X(120, cuEventQuery, PASS, 13) \
-    X(121, cuEventRecord, PASS, 13) \
-    X(122, cuEventRecordWithFlags, PASS, 13) \
-    X(123, cuEventRecordWithFlags_ptsz, PASS, 13) \
-    X(124, cuEventRecord_ptsz, PASS, 13) \
-    X(125, cuEventSynchronize, PASS, 13) \
-    X(126, cuExternalMemoryGetMappedBuffer, PASS, 21) \
-    X(127, cuExternalMemoryGetMappedMipmappedArray, PASS, 21) \
-    X(128, cuFlushGPUDirectRDMAWrites, PASS, 13) \
-    X(129, cuFuncGetAttribute, PASS, 22) \
-    X(130, cuFuncGetModule, PASS, 22) \
-    X(131, cuFuncGetName, PASS, 22) \
-    X(132, cuFuncGetParamInfo, PASS, 22) \
-    X(133, cuFuncIsLoaded, PASS, 22) \
-    X(134, cuFuncLoad, PASS, 3) \
-    X(135, cuFuncSetAttribute, PASS, 22) \
-    X(136, cuFuncSetBlockShape, PASS, 22) \
-    X(137, cuFuncSetCacheConfig, PASS, 22) \
-    X(138, cuFuncSetSharedMemConfig, PASS, 22) \
-    X(139, cuFuncSetSharedSize, PASS, 22) \
-    X(140, cuGLCtxCreate, PASS, 23) \
-    X(141, cuGLCtxCreate_v2, PASS, 23) \
-    X(142, cuGLGetDevices, PASS, 20) \
-    X(143, cuGLGetDevices_v2, PASS, 20) \
-    X(144, cuGLInit, PASS, 20) \
-    X(145, cuGLMapBufferObject, PASS, 20) \
-    X(146, cuGLMapBufferObjectAsync, PASS, 20) \
-    X(147, cuGLMapBufferObjectAsync_v2, PASS, 20) \
-    X(148, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 20) \
-    X(149, cuGLMapBufferObject_v2, PASS, 20) \
-    X(150, cuGLMapBufferObject_v2_ptds, PASS, 20) \
-    X(151, cuGLRegisterBufferObject, PASS, 20) \
-    X(152, cuGLSetBufferObjectMapFlags, PASS, 20) \
-    X(153, cuGLUnmapBufferObject, PASS, 20) \
-    X(154, cuGLUnmapBufferObjectAsync, PASS, 20) \
-    X(155, cuGLUnregisterBufferObject, PASS, 20) \
-    X(156, cuGetErrorName, PASS, 8) \
-    X(157, cuGetErrorString, PASS, 8) \
-    X(158, cuGetExportTable, PASS, 24) \
-    X(159, cuGetProcAddress, RESOLVE, 25) \
-    X(160, cuGetProcAddress_v2, RESOLVE, 25) \
-    X(161, cuGraphAddBatchMemOpNode, PASS, 26) \
-    X(162, cuGraphAddChildGraphNode, PASS, 26) \
-    X(163, cuGraphAddDependencies, PASS, 26) \
-    X(164, cuGraphAddDependencies_v2, PASS, 26) \
-    X(165, cuGraphAddEmptyNode, PASS, 26) \
-    X(166, cuGraphAddEventRecordNode, PASS, 26) \
-    X(167, cuGraphAddEventWaitNode, PASS, 26) \
-    X(168, cuGraphAddExternalSemaphoresSignalNode, PASS, 26) \
-    X(169, cuGraphAddExternalSemaphoresWaitNode, PASS, 26) \
-    X(170, cuGraphAddHostNode, PASS, 26) \
-    X(171, cuGraphAddKernelNode, PASS, 26) \
-    X(172, cuGraphAddKernelNode_v2, PASS, 26) \
-    X(173, cuGraphAddMemAllocNode, PASS, 26) \
-    X(174, cuGraphAddMemFreeNode, PASS, 26) \
-    X(175, cuGraphAddMemcpyNode, PASS, 26) \
-    X(176, cuGraphAddMemsetNode, PASS, 26) \
-    X(177, cuGraphAddNode, PASS, 26) \
-    X(178, cuGraphAddNode_v2, PASS, 26) \
-    X(179, cuGraphBatchMemOpNodeGetParams, PASS, 26) \
-    X(180, cuGraphBatchMemOpNodeSetParams, PASS, 26) \
-    X(181, cuGraphChildGraphNodeGetGraph, PASS, 26) \
-    X(182, cuGraphClone, PASS, 26) \
-    X(183, cuGraphConditionalHandleCreate, PASS, 26) \
-    X(184, cuGraphCreate, PASS, 26) \
-    X(185, cuGraphDebugDotPrint, PASS, 26) \
-    X(186, cuGraphDestroy, PASS, 26) \
-    X(187, cuGraphDestroyNode, PASS, 26) \
-    X(188, cuGraphEventRecordNodeGetEvent, PASS, 26) \
-    X(189, cuGraphEventRecordNodeSetEvent, PASS, 26) \
-    X(190, cuGraphEventWaitNodeGetEvent, PASS, 26) \
-    X(191, cuGraphEventWaitNodeSetEvent, PASS, 26) \
-    X(192, cuGraphExecBatchMemOpNodeSetParams, PASS, 26) \
-    X(193, cuGraphExecChildGraphNodeSetParams, PASS, 26) \
-    X(194, cuGraphExecDestroy, RELEASE, 18) \
-    X(195, cuGraphExecEventRecordNodeSetEvent, PASS, 26) \
-    X(196, cuGraphExecEventWaitNodeSetEvent, PASS, 26) \
-    X(197, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 26) \
-    X(198, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 26) \
-    X(199, cuGraphExecGetFlags, PASS, 26) \
-    X(200, cuGraphExecHostNodeSetParams, PASS, 26) \
-    X(201, cuGraphExecKernelNodeSetParams, PASS, 26) \
-    X(202, cuGraphExecKernelNodeSetParams_v2, PASS, 26) \
-    X(203, cuGraphExecMemcpyNodeSetParams, PASS, 26) \
-    X(204, cuGraphExecMemsetNodeSetParams, PASS, 26) \
-    X(205, cuGraphExecNodeSetParams, PASS, 26) \
-    X(206, cuGraphExecUpdate, PASS, 26) \
-    X(207, cuGraphExecUpdate_v2, PASS, 26) \
-    X(208, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 26) \
-    X(209, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 26) \
-    X(210, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 26) \
-    X(211, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 26) \
-    X(212, cuGraphGetEdges, PASS, 26) \
-    X(213, cuGraphGetEdges_v2, PASS, 26) \
-    X(214, cuGraphGetNodes, PASS, 26) \
-    X(215, cuGraphGetRootNodes, PASS, 26) \
-    X(216, cuGraphHostNodeGetParams, PASS, 26) \
-    X(217, cuGraphHostNodeSetParams, PASS, 26) \
-    X(218, cuGraphInstantiate, RESERVE, 27) \
-    X(219, cuGraphInstantiateWithFlags, RESERVE, 27) \
-    X(220, cuGraphInstantiateWithParams, RESERVE, 27) \
-    X(221, cuGraphInstantiateWithParams_ptsz, RESERVE, 27) \
-    X(222, cuGraphInstantiate_v2, RESERVE, 27) \
-    X(223, cuGraphKernelNodeCopyAttributes, PASS, 26) \
-    X(224, cuGraphKernelNodeGetAttribute, PASS, 26) \
-    X(225, cuGraphKernelNodeGetParams, PASS, 26) \
-    X(226, cuGraphKernelNodeGetParams_v2, PASS, 26) \
-    X(227, cuGraphKernelNodeSetAttribute, PASS, 26) \
-    X(228, cuGraphKernelNodeSetParams, PASS, 26) \
-    X(229, cuGraphKernelNodeSetParams_v2, PASS, 26) \
-    X(230, cuGraphLaunch, GATE, 28) \
-    X(231, cuGraphLaunch_ptsz, GATE, 28) \
-    X(232, cuGraphMemAllocNodeGetParams, PASS, 26) \
-    X(233, cuGraphMemFreeNodeGetParams, PASS, 26) \
-    X(234, cuGraphMemcpyNodeGetParams, PASS, 26) \
-    X(235, cuGraphMemcpyNodeSetParams, PASS, 26) \
-    X(236, cuGraphMemsetNodeGetParams, PASS, 26) \
-    X(237, cuGraphMemsetNodeSetParams, PASS, 26) \
-    X(238, cuGraphNodeFindInClone, PASS, 26) \
-    X(239, cuGraphNodeGetDependencies, PASS, 26) \
-    X(240, cuGraphNodeGetDependencies_v2, PASS, 26) \
-    X(241, cuGraphNodeGetDependentNodes, PASS, 26) \
-    X(242, cuGraphNodeGetDependentNodes_v2, PASS, 26) \
-    X(243, cuGraphNodeGetEnabled, PASS, 26) \
-    X(244, cuGraphNodeGetType, PASS, 26) \
-    X(245, cuGraphNodeSetEnabled, PASS, 26) \
-    X(246, cuGraphNodeSetParams, PASS, 26) \
-    X(247, cuGraphReleaseUserObject, PASS, 26) \
-    X(248, cuGraphRemoveDependencies, PASS, 26) \
-    X(249, cuGraphRemoveDependencies_v2, PASS, 26) \
-    X(250, cuGraphRetainUserObject, PASS, 26) \
-    X(251, cuGraphUpload, RESERVE, 27) \
-    X(252, cuGraphUpload_ptsz, RESERVE, 27) \
-    X(253, cuGraphicsEGLRegisterImage, PASS, 20) \
-    X(254, cuGraphicsGLRegisterBuffer, PASS, 20) \
-    X(255, cuGraphicsGLRegisterImage, PASS, 20) \
-    X(256, cuGraphicsMapResources, PASS, 20) \
-    X(257, cuGraphicsMapResources_ptsz, PASS, 20) \
-    X(258, cuGraphicsResourceGetMappedEglFrame, PASS, 20) \
-    X(259, cuGraphicsResourceGetMappedMipmappedArray, PASS, 20) \
-    X(260, cuGraphicsResourceGetMappedPointer, PASS, 20) \
-    X(261, cuGraphicsResourceGetMappedPointer_v2, PASS, 20) \
-    X(262, cuGraphicsResourceSetMapFlags, PASS, 20) \
-    X(263, cuGraphicsResourceSetMapFlags_v2, PASS, 20) \
-    X(264, cuGraphicsSubResourceGetMappedArray, PASS, 20) \
-    X(265, cuGraphicsUnmapResources, PASS, 20) \
-    X(266, cuGraphicsUnmapResources_ptsz, PASS, 20) \
-    X(267, cuGraphicsUnregisterResource, PASS, 20) \
-    X(268, cuGraphicsVDPAURegisterOutputSurface, PASS, 20) \
-    X(269, cuGraphicsVDPAURegisterVideoSurface, PASS, 20) \
-    X(270, cuGreenCtxCreate, RESERVE, 29) \
-    X(271, cuGreenCtxDestroy, RELEASE, 30) \
-    X(272, cuGreenCtxGetDevResource, PASS, 11) \
-    X(273, cuGreenCtxGetId, PASS, 11) \
-    X(274, cuGreenCtxRecordEvent, PASS, 13) \
-    X(275, cuGreenCtxStreamCreate, PASS, 31) \
-    X(276, cuGreenCtxWaitEvent, PASS, 13) \
-    X(277, cuImportExternalMemory, RESERVE, 32) \
-    X(278, cuImportExternalSemaphore, PASS, 13) \
-    X(279, cuInit, TRACK, 33) \
-    X(280, cuIpcCloseMemHandle, PASS, 34) \
-    X(281, cuIpcGetEventHandle, PASS, 34) \
-    X(282, cuIpcGetMemHandle, TRACK, 35) \
-    X(283, cuIpcOpenEventHandle, PASS, 34) \
-    X(284, cuIpcOpenMemHandle, PASS, 34) \
-    X(285, cuIpcOpenMemHandle_v2, PASS, 34) \
-    X(286, cuKernelGetAttribute, PASS, 22) \
-    X(287, cuKernelGetFunction, PASS, 3) \
-    X(288, cuKernelGetLibrary, PASS, 22) \
-    X(289, cuKernelGetName, PASS, 22) \
-    X(290, cuKernelGetParamInfo, PASS, 22) \
-    X(291, cuKernelSetAttribute, PASS, 22) \
-    X(292, cuKernelSetCacheConfig, PASS, 22) \
-    X(293, cuLaunch, GATE, 28) \
-    X(294, cuLaunchCooperativeKernel, GATE, 28) \
-    X(295, cuLaunchCooperativeKernelMultiDevice, GATE, 28) \
-    X(296, cuLaunchCooperativeKernel_ptsz, GATE, 28) \
-    X(297, cuLaunchGrid, GATE, 28) \
-    X(298, cuLaunchGridAsync, GATE, 28) \
-    X(299, cuLaunchHostFunc, PASS, 13) \
-    X(300, cuLaunchHostFunc_ptsz, PASS, 13) \
-    X(301, cuLaunchKernel, GATE, 28) \
-    X(302, cuLaunchKernelEx, GATE, 28) \
-    X(303, cuLaunchKernelEx_ptsz, GATE, 28) \
-    X(304, cuLaunchKernel_ptsz, GATE, 28) \
-    X(305, cuLibraryEnumerateKernels, PASS, 22) \
-    X(306, cuLibraryGetGlobal, PASS, 22) \
-    X(307, cuLibraryGetKernel, PASS, 22) \
-    X(308, cuLibraryGetKernelCount, PASS, 22) \
-    X(309, cuLibraryGetManaged, PASS, 22) \
-    X(310, cuLibraryGetModule, PASS, 22) \
-    X(311, cuLibraryGetUnifiedFunction, PASS, 22) \
-    X(312, cuLibraryLoadData, PASS, 3) \
-    X(313, cuLibraryLoadFromFile, PASS, 3) \
-    X(314, cuLibraryUnload, PASS, 3) \
-    X(315, cuLinkAddData, PASS, 3) \
-    X(316, cuLinkAddData_v2, PASS, 3) \
-    X(317, cuLinkAddFile, PASS, 3) \
-    X(318, cuLinkAddFile_v2, PASS, 3) \
-    X(319, cuLinkComplete, PASS, 3) \
-    X(320, cuLinkCreate, PASS, 3) \
-    X(321, cuLinkCreate_v2, PASS, 3) \
-    X(322, cuLinkDestroy, PASS, 3) \
-    X(323, cuLogsCurrent, PASS, 8) \
-    X(324, cuLogsDumpToFile, PASS, 8) \
-    X(325, cuLogsDumpToMemory, PASS, 8) \
-    X(326, cuLogsRegisterCallback, PASS, 8) \
-    X(327, cuLogsUnregisterCallback, PASS, 8) \
-    X(328, cuMemAddressFree, PASS, 36) \
-    X(329, cuMemAddressReserve, PASS, 36) \
-    X(330, cuMemAdvise, PASS, 37) \
-    X(331, cuMemAdvise_v2, PASS, 37) \
-    X(332, cuMemAlloc, RESERVE, 38) \
-    X(333, cuMemAllocAsync, RESERVE, 39) \
-    X(334, cuMemAllocAsync_ptsz, RESERVE, 39) \
-    X(335, cuMemAllocFromPoolAsync, RESERVE, 39) \
-    X(336, cuMemAllocFromPoolAsync_ptsz, RESERVE, 39) \
-    X(337, cuMemAllocHost, PASS, 40) \
-    X(338, cuMemAllocHost_v2, PASS, 40) \
-    X(339, cuMemAllocManaged, RESERVE, 41) \
-    X(340, cuMemAllocPitch, RESERVE, 38) \
-    X(341, cuMemAllocPitch_v2, RESERVE, 38) \
-    X(342, cuMemAlloc_v2, RESERVE, 38) \
-    X(343, cuMemBatchDecompressAsync, PASS, 42) \
-    X(344, cuMemBatchDecompressAsync_ptsz, PASS, 42) \
-    X(345, cuMemCreate, RESERVE, 43) \
-    X(346, cuMemDiscardAndPrefetchBatchAsync, PASS, 37) \
-    X(347, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 37) \
-    X(348, cuMemDiscardBatchAsync, PASS, 37) \
-    X(349, cuMemDiscardBatchAsync_ptsz, PASS, 37) \
-    X(350, cuMemExportToShareableHandle, TRACK, 44) \
-    X(351, cuMemFree, RELEASE, 45) \
-    X(352, cuMemFreeAsync, RELEASE, 46) \
-    X(353, cuMemFreeAsync_ptsz, RELEASE, 46) \
-    X(354, cuMemFreeHost, PASS, 40) \
-    X(355, cuMemFree_v2, RELEASE, 45) \
-    X(356, cuMemGetAccess, PASS, 36) \
-    X(357, cuMemGetAddressRange, PASS, 1) \
-    X(358, cuMemGetAddressRange_v2, PASS, 1) \
-    X(359, cuMemGetAllocationGranularity, PASS, 36) \
-    X(360, cuMemGetAllocationPropertiesFromHandle, PASS, 36) \
-    X(361, cuMemGetDefaultMemPool, PASS, 17) \
-    X(362, cuMemGetHandleForAddressRange, PASS, 36) \
-    X(363, cuMemGetInfo, VIRTUALIZE, 19) \
-    X(364, cuMemGetInfo_v2, VIRTUALIZE, 19) \
-    X(365, cuMemGetMemPool, PASS, 17) \
-    X(366, cuMemHostAlloc, PASS, 40) \
-    X(367, cuMemHostAlloc_v2, PASS, 40) \
-    X(368, cuMemHostGetDevicePointer, PASS, 40) \
-    X(369, cuMemHostGetDevicePointer_v2, PASS, 40) \
-    X(370, cuMemHostGetFlags, PASS, 40) \
-    X(371, cuMemHostRegister, PASS, 40) \
-    X(372, cuMemHostRegister_v2, PASS, 40) \
-    X(373, cuMemHostUnregister, PASS, 40) \
-    X(374, cuMemImportFromShareableHandle, TRACK, 47) \
-    X(375, cuMemMap, TRACK, 48) \
-    X(376, cuMemMapArrayAsync, TRACK, 49) \
-    X(377, cuMemMapArrayAsync_ptsz, TRACK, 49) \
-    X(378, cuMemPeerGetDevicePointer, PASS, 50) \
-    X(379, cuMemPeerRegister, PASS, 50) \
-    X(380, cuMemPeerUnregister, PASS, 50) \
-    X(381, cuMemPoolCreate, TRACK, 51) \
-    X(382, cuMemPoolDestroy, RELEASE, 52) \
-    X(383, cuMemPoolExportPointer, PASS, 53) \
-    X(384, cuMemPoolExportToShareableHandle, PASS, 53) \
-    X(385, cuMemPoolGetAccess, PASS, 17) \
-    X(386, cuMemPoolGetAttribute, PASS, 17) \
-    X(387, cuMemPoolImportFromShareableHandle, PASS, 53) \
-    X(388, cuMemPoolImportPointer, PASS, 53) \
-    X(389, cuMemPoolSetAccess, PASS, 17) \
-    X(390, cuMemPoolSetAttribute, PASS, 17) \
-    X(391, cuMemPoolTrimTo, RELEASE, 52) \
-    X(392, cuMemPrefetchAsync, PASS, 37) \
-    X(393, cuMemPrefetchAsync_ptsz, PASS, 37) \
-    X(394, cuMemPrefetchAsync_v2, PASS, 37) \
-    X(395, cuMemPrefetchAsync_v2_ptsz, PASS, 37) \
-    X(396, cuMemPrefetchBatchAsync, PASS, 37) \
-    X(397, cuMemPrefetchBatchAsync_ptsz, PASS, 37) \
-    X(398, cuMemRangeGetAttribute, PASS, 37) \
-    X(399, cuMemRangeGetAttributes, PASS, 37) \
-    X(400, cuMemRelease, RELEASE, 54) \
-    X(401, cuMemRetainAllocationHandle, TRACK, 48) \
-    X(402, cuMemSetAccess, PASS, 36) \
-    X(403, cuMemSetMemPool, PASS, 17) \
-    X(404, cuMemUnmap, RELEASE, 54) \
-    X(405, cuMemcpy, PASS, 42) \
-    X(406, cuMemcpy2D, PASS, 42) \
-    X(407, cuMemcpy2DAsync, PASS, 42) \
-    X(408, cuMemcpy2DAsync_v2, PASS, 42) \
-    X(409, cuMemcpy2DAsync_v2_ptsz, PASS, 42) \
-    X(410, cuMemcpy2DUnaligned, PASS, 42) \
-    X(411, cuMemcpy2DUnaligned_v2, PASS, 42) \
-    X(412, cuMemcpy2DUnaligned_v2_ptds, PASS, 42) \
-    X(413, cuMemcpy2D_v2, PASS, 42) \
-    X(414, cuMemcpy2D_v2_ptds, PASS, 42) \
-    X(415, cuMemcpy3D, PASS, 42) \
-    X(416, cuMemcpy3DAsync, PASS, 42) \
-    X(417, cuMemcpy3DAsync_v2, PASS, 42) \
-    X(418, cuMemcpy3DAsync_v2_ptsz, PASS, 42) \
-    X(419, cuMemcpy3DBatchAsync, PASS, 42) \
-    X(420, cuMemcpy3DBatchAsync_ptsz, PASS, 42) \
-    X(421, cuMemcpy3DBatchAsync_v2, PASS, 42) \
-    X(422, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 42) \
-    X(423, cuMemcpy3DPeer, PASS, 42) \
-    X(424, cuMemcpy3DPeerAsync, PASS, 42) \
-    X(425, cuMemcpy3DPeerAsync_ptsz, PASS, 42) \
-    X(426, cuMemcpy3DPeer_ptds, PASS, 42) \
-    X(427, cuMemcpy3D_v2, PASS, 42) \
-    X(428, cuMemcpy3D_v2_ptds, PASS, 42) \
-    X(429, cuMemcpyAsync, PASS, 42) \
-    X(430, cuMemcpyAsync_ptsz, PASS, 42) \
-    X(431, cuMemcpyAtoA, PASS, 42) \
-    X(432, cuMemcpyAtoA_v2, PASS, 42) \
-    X(433, cuMemcpyAtoA_v2_ptds, PASS, 42) \
-    X(434, cuMemcpyAtoD, PASS, 42) \
-    X(435, cuMemcpyAtoD_v2, PASS, 42) \
-    X(436, cuMemcpyAtoD_v2_ptds, PASS, 42) \
-    X(437, cuMemcpyAtoH, PASS, 42) \
-    X(438, cuMemcpyAtoHAsync, PASS, 42) \
-    X(439, cuMemcpyAtoHAsync_v2, PASS, 42) \
-    X(440, cuMemcpyAtoHAsync_v2_ptsz, PASS, 42) \
-    X(441, cuMemcpyAtoH_v2, PASS, 42) \
-    X(442, cuMemcpyAtoH_v2_ptds, PASS, 42) \
-    X(443, cuMemcpyBatchAsync, PASS, 42) \
-    X(444, cuMemcpyBatchAsync_ptsz, PASS, 42) \
-    X(445, cuMemcpyBatchAsync_v2, PASS, 42) \
-    X(446, cuMemcpyBatchAsync_v2_ptsz, PASS, 42) \
-    X(447, cuMemcpyDtoA, PASS, 42) \
-    X(448, cuMemcpyDtoA_v2, PASS, 42) \
-    X(449, cuMemcpyDtoA_v2_ptds, PASS, 42) \
-    X(450, cuMemcpyDtoD, PASS, 42) \
-    X(451, cuMemcpyDtoDAsync, PASS, 42) \
-    X(452, cuMemcpyDtoDAsync_v2, PASS, 42) \
-    X(453, cuMemcpyDtoDAsync_v2_ptsz, PASS, 42) \
-    X(454, cuMemcpyDtoD_v2, PASS, 42) \
-    X(455, cuMemcpyDtoD_v2_ptds, PASS, 42) \
-    X(456, cuMemcpyDtoH, PASS, 42) \
-    X(457, cuMemcpyDtoHAsync, PASS, 42) \
-    X(458, cuMemcpyDtoHAsync_v2, PASS, 42) \
-    X(459, cuMemcpyDtoHAsync_v2_ptsz, PASS, 42) \
-    X(460, cuMemcpyDtoH_v2, PASS, 42) \
-    X(461, cuMemcpyDtoH_v2_ptds, PASS, 42) \
-    X(462, cuMemcpyHtoA, PASS, 42) \
-    X(463, cuMemcpyHtoAAsync, PASS, 42) \
-    X(464, cuMemcpyHtoAAsync_v2, PASS, 42) \
-    X(465, cuMemcpyHtoAAsync_v2_ptsz, PASS, 42) \
-    X(466, cuMemcpyHtoA_v2, PASS, 42) \
-    X(467, cuMemcpyHtoA_v2_ptds, PASS, 42) \
-    X(468, cuMemcpyHtoD, PASS, 42) \
-    X(469, cuMemcpyHtoDAsync, PASS, 42) \
-    X(470, cuMemcpyHtoDAsync_v2, PASS, 42) \
-    X(471, cuMemcpyHtoDAsync_v2_ptsz, PASS, 42) \
-    X(472, cuMemcpyHtoD_v2, PASS, 42) \
-    X(473, cuMemcpyHtoD_v2_ptds, PASS, 42) \
-    X(474, cuMemcpyPeer, PASS, 42) \
-    X(475, cuMemcpyPeerAsync, PASS, 42) \
-    X(476, cuMemcpyPeerAsync_ptsz, PASS, 42) \
-    X(477, cuMemcpyPeer_ptds, PASS, 42) \
-    X(478, cuMemcpy_ptds, PASS, 42) \
-    X(479, cuMemcpy_v2, PASS, 42) \
-    X(480, cuMemsetD16, PASS, 42) \
-    X(481, cuMemsetD16Async, PASS, 42) \
-    X(482, cuMemsetD16Async_ptsz, PASS, 42) \
-    X(483, cuMemsetD16_v2, PASS, 42) \
-    X(484, cuMemsetD16_v2_ptds, PASS, 42) \
-    X(485, cuMemsetD2D16, PASS, 42) \
-    X(486, cuMemsetD2D16Async, PASS, 42) \
-    X(487, cuMemsetD2D16Async_ptsz, PASS, 42) \
-    X(488, cuMemsetD2D16_v2, PASS, 42) \
-    X(489, cuMemsetD2D16_v2_ptds, PASS, 42) \
-    X(490, cuMemsetD2D32, PASS, 42) \
-    X(491, cuMemsetD2D32Async, PASS, 42) \
-    X(492, cuMemsetD2D32Async_ptsz, PASS, 42) \
-    X(493, cuMemsetD2D32_v2, PASS, 42) \
-    X(494, cuMemsetD2D32_v2_ptds, PASS, 42) \
-    X(495, cuMemsetD2D8, PASS, 42) \
-    X(496, cuMemsetD2D8Async, PASS, 42) \
-    X(497, cuMemsetD2D8Async_ptsz, PASS, 42) \
-    X(498, cuMemsetD2D8_v2, PASS, 42) \
-    X(499, cuMemsetD2D8_v2_ptds, PASS, 42) \
-    X(500, cuMemsetD32, PASS, 42) \
-    X(501, cuMemsetD32Async, PASS, 42) \
-    X(502, cuMemsetD32Async_ptsz, PASS, 42) \
-    X(503, cuMemsetD32_v2, PASS, 42) \
-    X(504, cuMemsetD32_v2_ptds, PASS, 42) \
-    X(505, cuMemsetD8, PASS, 42) \
-    X(506, cuMemsetD8Async, PASS, 42) \
-    X(507, cuMemsetD8Async_ptsz, PASS, 42) \
-    X(508, cuMemsetD8_v2, PASS, 42) \
-    X(509, cuMemsetD8_v2_ptds, PASS, 42) \
-    X(510, cuMipmappedArrayCreate, RESERVE, 0) \
-    X(511, cuMipmappedArrayDestroy, RELEASE, 2) \
-    X(512, cuMipmappedArrayGetLevel, PASS, 1) \
-    X(513, cuMipmappedArrayGetMemoryRequirements, PASS, 1) \
-    X(514, cuMipmappedArrayGetSparseProperties, PASS, 1) \
-    X(515, cuModuleEnumerateFunctions, PASS, 22) \
-    X(516, cuModuleGetFunction, PASS, 22) \
-    X(517, cuModuleGetFunctionCount, PASS, 22) \
-    X(518, cuModuleGetGlobal, PASS, 22) \
-    X(519, cuModuleGetGlobal_v2, PASS, 22) \
-    X(520, cuModuleGetLoadingMode, PASS, 22) \
-    X(521, cuModuleGetSurfRef, PASS, 22) \
-    X(522, cuModuleGetTexRef, PASS, 22) \
-    X(523, cuModuleLoad, PASS, 3) \
-    X(524, cuModuleLoadData, PASS, 3) \
-    X(525, cuModuleLoadDataEx, PASS, 3) \
-    X(526, cuModuleLoadFatBinary, PASS, 3) \
-    X(527, cuModuleUnload, PASS, 3) \
-    X(528, cuMultiKernelCooperativeDomainCreate, PASS, 50) \
-    X(529, cuMultiKernelCooperativeDomainDestroy, PASS, 50) \
-    X(530, cuMulticastAddDevice, PASS, 55) \
-    X(531, cuMulticastBindAddr, PASS, 55) \
-    X(532, cuMulticastBindMem, PASS, 55) \
-    X(533, cuMulticastCreate, PASS, 55) \
-    X(534, cuMulticastGetGranularity, PASS, 55) \
-    X(535, cuMulticastUnbind, PASS, 55) \
-    X(536, cuNNSetAllocator, PASS, 50) \
-    X(537, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 22) \
-    X(538, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 22) \
-    X(539, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 22) \
-    X(540, cuOccupancyMaxActiveClusters, PASS, 22) \
-    X(541, cuOccupancyMaxPotentialBlockSize, PASS, 22) \
-    X(542, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 22) \
-    X(543, cuOccupancyMaxPotentialClusterSize, PASS, 22) \
-    X(544, cuParamSetSize, PASS, 22) \
-    X(545, cuParamSetTexRef, PASS, 22) \
-    X(546, cuParamSetf, PASS, 22) \
-    X(547, cuParamSeti, PASS, 22) \
-    X(548, cuParamSetv, PASS, 22) \
-    X(549, cuPointerGetAttribute, PASS, 1) \
-    X(550, cuPointerGetAttributes, PASS, 1) \
-    X(551, cuPointerSetAttribute, PASS, 1) \
-    X(552, cuProfilerInitialize, PASS, 8) \
-    X(553, cuProfilerStart, PASS, 8) \
-    X(554, cuProfilerStop, PASS, 8) \
-    X(555, cuSemaphoreCreate, PASS, 13) \
-    X(556, cuSemaphoreDestroy, PASS, 13) \
-    X(557, cuSemaphoreExport, PASS, 13) \
-    X(558, cuSignalExternalSemaphoresAsync, PASS, 13) \
-    X(559, cuSignalExternalSemaphoresAsync_ptsz, PASS, 13) \
-    X(560, cuStreamAddCallback, PASS, 13) \
-    X(561, cuStreamAddCallback_ptsz, PASS, 13) \
-    X(562, cuStreamAttachMemAsync, PASS, 37) \
-    X(563, cuStreamAttachMemAsync_ptsz, PASS, 37) \
-    X(564, cuStreamBatchMemOp, PASS, 13) \
-    X(565, cuStreamBatchMemOp_ptsz, PASS, 13) \
-    X(566, cuStreamBatchMemOp_v2, PASS, 13) \
-    X(567, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
-    X(568, cuStreamBeginCapture, TRACK, 56) \
-    X(569, cuStreamBeginCaptureToGraph, TRACK, 56) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz, TRACK, 56) \
-    X(571, cuStreamBeginCapture_ptsz, TRACK, 56) \
-    X(572, cuStreamBeginCapture_v2, TRACK, 56) \
-    X(573, cuStreamBeginCapture_v2_ptsz, TRACK, 56) \
-    X(574, cuStreamCopyAttributes, PASS, 31) \
-    X(575, cuStreamCopyAttributes_ptsz, PASS, 31) \
-    X(576, cuStreamCreate, PASS, 31) \
-    X(577, cuStreamCreateForCaptureToCig, PASS, 31) \
-    X(578, cuStreamCreateWithPriority, PASS, 31) \
-    X(579, cuStreamDestroy, TRACK, 57) \
-    X(580, cuStreamDestroy_v2, TRACK, 57) \
-    X(581, cuStreamEndCapture, PASS, 58) \
-    X(582, cuStreamEndCapture_ptsz, PASS, 58) \
-    X(583, cuStreamGetAttribute, PASS, 31) \
-    X(584, cuStreamGetAttribute_ptsz, PASS, 31) \
-    X(585, cuStreamGetCaptureInfo, PASS, 58) \
-    X(586, cuStreamGetCaptureInfo_ptsz, PASS, 58) \
-    X(587, cuStreamGetCaptureInfo_v2, PASS, 58) \
-    X(588, cuStreamGetCaptureInfo_v2_ptsz, PASS, 58) \
-    X(589, cuStreamGetCaptureInfo_v3, PASS, 58) \
-    X(590, cuStreamGetCaptureInfo_v3_ptsz, PASS, 58) \
-    X(591, cuStreamGetCtx, PASS, 31) \
-    X(592, cuStreamGetCtx_ptsz, PASS, 31) \
-    X(593, cuStreamGetCtx_v2, PASS, 31) \
-    X(594, cuStreamGetCtx_v2_ptsz, PASS, 31) \
-    X(595, cuStreamGetDevice, PASS, 31) \
-    X(596, cuStreamGetDevice_ptsz, PASS, 31) \
-    X(597, cuStreamGetFlags, PASS, 31) \
-    X(598, cuStreamGetFlags_ptsz, PASS, 31) \
-    X(599, cuStreamGetGreenCtx, PASS, 31) \
-    X(600, cuStreamGetId, PASS, 31) \
-    X(601, cuStreamGetId_ptsz, PASS, 31) \
-    X(602, cuStreamGetPriority, PASS, 31) \
-    X(603, cuStreamGetPriority_ptsz, PASS, 31) \
-    X(604, cuStreamIsCapturing, PASS, 58) \
-    X(605, cuStreamIsCapturing_ptsz, PASS, 58) \
-    X(606, cuStreamQuery, PASS, 13) \
-    X(607, cuStreamQuery_ptsz, PASS, 13) \
-    X(608, cuStreamSetAttribute, PASS, 31) \
-    X(609, cuStreamSetAttribute_ptsz, PASS, 31) \
-    X(610, cuStreamSetFlags, PASS, 31) \
-    X(611, cuStreamSetFlags_ptsz, PASS, 31) \
-    X(612, cuStreamSynchronize, PASS, 13) \
-    X(613, cuStreamSynchronize_ptsz, PASS, 13) \
-    X(614, cuStreamUpdateCaptureDependencies, PASS, 58) \
-    X(615, cuStreamUpdateCaptureDependencies_ptsz, PASS, 58) \
-    X(616, cuStreamUpdateCaptureDependencies_v2, PASS, 58) \
-    X(617, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 58) \
-    X(618, cuStreamWaitEvent, TRACK, 56) \
-    X(619, cuStreamWaitEvent_ptsz, TRACK, 56) \
-    X(620, cuStreamWaitValue32, PASS, 13) \
-    X(621, cuStreamWaitValue32_ptsz, PASS, 13) \
-    X(622, cuStreamWaitValue32_v2, PASS, 13) \
-    X(623, cuStreamWaitValue32_v2_ptsz, PASS, 13) \
-    X(624, cuStreamWaitValue64, PASS, 13) \
-    X(625, cuStreamWaitValue64_ptsz, PASS, 13) \
-    X(626, cuStreamWaitValue64_v2, PASS, 13) \
-    X(627, cuStreamWaitValue64_v2_ptsz, PASS, 13) \
-    X(628, cuStreamWriteValue32, PASS, 13) \
-    X(629, cuStreamWriteValue32_ptsz, PASS, 13) \
-    X(630, cuStreamWriteValue32_v2, PASS, 13) \
-    X(631, cuStreamWriteValue32_v2_ptsz, PASS, 13) \
-    X(632, cuStreamWriteValue64, PASS, 13) \
-    X(633, cuStreamWriteValue64_ptsz, PASS, 13) \
-    X(634, cuStreamWriteValue64_v2, PASS, 13) \
-    X(635, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(636, cuSurfObjectCreate, PASS, 59) \
-    X(637, cuSurfObjectDestroy, PASS, 59) \
-    X(638, cuSurfObjectGetResourceDesc, PASS, 59) \
-    X(639, cuSurfRefCreate, PASS, 59) \
-    X(640, cuSurfRefDestroy, PASS, 59) \
-    X(641, cuSurfRefGetArray, PASS, 59) \
-    X(642, cuSurfRefGetFormat, PASS, 59) \
-    X(643, cuSurfRefSetArray, PASS, 59) \
-    X(644, cuSurfRefSetFormat, PASS, 59) \
-    X(645, cuTensorMapEncodeIm2col, PASS, 59) \
-    X(646, cuTensorMapEncodeIm2colWide, PASS, 59) \
-    X(647, cuTensorMapEncodeTiled, PASS, 59) \
-    X(648, cuTensorMapReplaceAddress, PASS, 59) \
-    X(649, cuTexObjectCreate, PASS, 59) \
-    X(650, cuTexObjectDestroy, PASS, 59) \
-    X(651, cuTexObjectGetResourceDesc, PASS, 59) \
-    X(652, cuTexObjectGetResourceViewDesc, PASS, 59) \
-    X(653, cuTexObjectGetTextureDesc, PASS, 59) \
-    X(654, cuTexRefCreate, PASS, 59) \
-    X(655, cuTexRefDestroy, PASS, 59) \
-    X(656, cuTexRefGetAddress, PASS, 59) \
-    X(657, cuTexRefGetAddressMode, PASS, 59) \
-    X(658, cuTexRefGetAddress_v2, PASS, 59) \
-    X(659, cuTexRefGetArray, PASS, 59) \
-    X(660, cuTexRefGetBorderColor, PASS, 59) \
-    X(661, cuTexRefGetFilterMode, PASS, 59) \
-    X(662, cuTexRefGetFlags, PASS, 59) \
-    X(663, cuTexRefGetFormat, PASS, 59) \
-    X(664, cuTexRefGetMaxAnisotropy, PASS, 59) \
-    X(665, cuTexRefGetMipmapFilterMode, PASS, 59) \
-    X(666, cuTexRefGetMipmapLevelBias, PASS, 59) \
-    X(667, cuTexRefGetMipmapLevelClamp, PASS, 59) \
-    X(668, cuTexRefGetMipmappedArray, PASS, 59) \
-    X(669, cuTexRefSetAddress, PASS, 59) \
-    X(670, cuTexRefSetAddress2D, PASS, 59) \
-    X(671, cuTexRefSetAddress2D_v2, PASS, 59) \
-    X(672, cuTexRefSetAddress2D_v3, PASS, 59) \
-    X(673, cuTexRefSetAddressMode, PASS, 59) \
-    X(674, cuTexRefSetAddress_v2, PASS, 59) \
-    X(675, cuTexRefSetArray, PASS, 59) \
-    X(676, cuTexRefSetBorderColor, PASS, 59) \
-    X(677, cuTexRefSetFilterMode, PASS, 59) \
-    X(678, cuTexRefSetFlags, PASS, 59) \
-    X(679, cuTexRefSetFormat, PASS, 59) \
-    X(680, cuTexRefSetMaxAnisotropy, PASS, 59) \
-    X(681, cuTexRefSetMipmapFilterMode, PASS, 59) \
-    X(682, cuTexRefSetMipmapLevelBias, PASS, 59) \
-    X(683, cuTexRefSetMipmapLevelClamp, PASS, 59) \
-    X(684, cuTexRefSetMipmappedArray, PASS, 59) \
-    X(685, cuThreadExchangeStreamCaptureMode, PASS, 58) \
-    X(686, cuUserObjectCreate, PASS, 26) \
-    X(687, cuUserObjectRelease, PASS, 26) \
-    X(688, cuUserObjectRetain, PASS, 26) \
-    X(689, cuVDPAUCtxCreate, PASS, 23) \
-    X(690, cuVDPAUCtxCreate_v2, PASS, 23) \
-    X(691, cuVDPAUGetDevice, PASS, 20) \
-    X(692, cuWGLGetDevice, PASS, 20) \
-    X(693, cuWaitExternalSemaphoresAsync, PASS, 13) \
-    X(694, cuWaitExternalSemaphoresAsync_ptsz, PASS, 13)
+    X(13, cuCheckpointOperationComplete, PASS, 4) \
+    X(14, cuCheckpointProcessCheckpoint, RELEASE, 5) \
+    X(15, cuCheckpointProcessGetRestoreThreadId, PASS, 4) \
+    X(16, cuCheckpointProcessGetState, PASS, 4) \
+    X(17, cuCheckpointProcessLock, PASS, 4) \
+    X(18, cuCheckpointProcessRestore, RESERVE, 6) \
+    X(19, cuCheckpointProcessUnlock, TRACK, 7) \
+    X(20, cuCompilePtx, PASS, 3) \
+    X(21, cuCoredumpDeregisterCompleteCallback, PASS, 8) \
+    X(22, cuCoredumpDeregisterStartCallback, PASS, 8) \
+    X(23, cuCoredumpGetAttribute, PASS, 8) \
+    X(24, cuCoredumpGetAttributeGlobal, PASS, 8) \
+    X(25, cuCoredumpRegisterCompleteCallback, PASS, 8) \
+    X(26, cuCoredumpRegisterStartCallback, PASS, 8) \
+    X(27, cuCoredumpSetAttribute, PASS, 8) \
+    X(28, cuCoredumpSetAttributeGlobal, PASS, 8) \
+    X(29, cuCtxAttach, RESERVE, 9) \
+    X(30, cuCtxCreate, RESERVE, 9) \
+    X(31, cuCtxCreate_v2, RESERVE, 9) \
+    X(32, cuCtxCreate_v3, RESERVE, 9) \
+    X(33, cuCtxCreate_v4, RESERVE, 9) \
+    X(34, cuCtxDestroy, RELEASE, 10) \
+    X(35, cuCtxDestroy_v2, RELEASE, 10) \
+    X(36, cuCtxDetach, RELEASE, 10) \
+    X(37, cuCtxDisablePeerAccess, PASS, 11) \
+    X(38, cuCtxEnablePeerAccess, PASS, 11) \
+    X(39, cuCtxFromGreenCtx, TRACK, 12) \
+    X(40, cuCtxGetApiVersion, PASS, 11) \
+    X(41, cuCtxGetCacheConfig, PASS, 11) \
+    X(42, cuCtxGetCurrent, PASS, 11) \
+    X(43, cuCtxGetDevResource, PASS, 11) \
+    X(44, cuCtxGetDevice, PASS, 11) \
+    X(45, cuCtxGetDevice_v2, PASS, 11) \
+    X(46, cuCtxGetExecAffinity, PASS, 11) \
+    X(47, cuCtxGetFlags, PASS, 11) \
+    X(48, cuCtxGetId, PASS, 11) \
+    X(49, cuCtxGetLimit, PASS, 11) \
+    X(50, cuCtxGetSharedMemConfig, PASS, 11) \
+    X(51, cuCtxGetStreamPriorityRange, PASS, 11) \
+    X(52, cuCtxPopCurrent, PASS, 11) \
+    X(53, cuCtxPopCurrent_v2, PASS, 11) \
+    X(54, cuCtxPushCurrent, PASS, 11) \
+    X(55, cuCtxPushCurrent_v2, PASS, 11) \
+    X(56, cuCtxRecordEvent, PASS, 13) \
+    X(57, cuCtxResetPersistingL2Cache, PASS, 11) \
+    X(58, cuCtxSetCacheConfig, PASS, 11) \
+    X(59, cuCtxSetCurrent, PASS, 11) \
+    X(60, cuCtxSetFlags, PASS, 11) \
+    X(61, cuCtxSetLimit, RESERVE, 14) \
+    X(62, cuCtxSetSharedMemConfig, PASS, 11) \
+    X(63, cuCtxSynchronize, PASS, 13) \
+    X(64, cuCtxSynchronize_v2, PASS, 13) \
+    X(65, cuCtxWaitEvent, PASS, 13) \
+    X(66, cuDestroyExternalMemory, RELEASE, 15) \
+    X(67, cuDestroyExternalSemaphore, PASS, 13) \
+    X(68, cuDevResourceGenerateDesc, PASS, 11) \
+    X(69, cuDevSmResourceSplit, PASS, 11) \
+    X(70, cuDevSmResourceSplitByCount, PASS, 11) \
+    X(71, cuDeviceCanAccessPeer, PASS, 16) \
+    X(72, cuDeviceComputeCapability, PASS, 16) \
+    X(73, cuDeviceGet, PASS, 16) \
+    X(74, cuDeviceGetAttribute, PASS, 16) \
+    X(75, cuDeviceGetByPCIBusId, PASS, 16) \
+    X(76, cuDeviceGetCliqueCount, PASS, 16) \
+    X(77, cuDeviceGetCliqueInfo, PASS, 16) \
+    X(78, cuDeviceGetCount, PASS, 16) \
+    X(79, cuDeviceGetDefaultMemPool, PASS, 17) \
+    X(80, cuDeviceGetDevResource, PASS, 16) \
+    X(81, cuDeviceGetExecAffinitySupport, PASS, 16) \
+    X(82, cuDeviceGetFabricClusterUuid, PASS, 16) \
+    X(83, cuDeviceGetGraphMemAttribute, PASS, 17) \
+    X(84, cuDeviceGetHostAtomicCapabilities, PASS, 16) \
+    X(85, cuDeviceGetLuid, PASS, 16) \
+    X(86, cuDeviceGetMemPool, PASS, 17) \
+    X(87, cuDeviceGetName, PASS, 16) \
+    X(88, cuDeviceGetNvSciSyncAttributes, PASS, 16) \
+    X(89, cuDeviceGetP2PAtomicCapabilities, PASS, 16) \
+    X(90, cuDeviceGetP2PAttribute, PASS, 16) \
+    X(91, cuDeviceGetPCIBusId, PASS, 16) \
+    X(92, cuDeviceGetProperties, PASS, 16) \
+    X(93, cuDeviceGetTexture1DLinearMaxWidth, PASS, 16) \
+    X(94, cuDeviceGetUuid, PASS, 16) \
+    X(95, cuDeviceGetUuid_v2, PASS, 16) \
+    X(96, cuDeviceGraphMemTrim, RELEASE, 18) \
+    X(97, cuDevicePrimaryCtxGetState, PASS, 11) \
+    X(98, cuDevicePrimaryCtxRelease, RELEASE, 10) \
+    X(99, cuDevicePrimaryCtxRelease_v2, RELEASE, 10) \
+    X(100, cuDevicePrimaryCtxReset, RELEASE, 10) \
+    X(101, cuDevicePrimaryCtxReset_v2, RELEASE, 10) \
+    X(102, cuDevicePrimaryCtxRetain, RESERVE, 9) \
+    X(103, cuDevicePrimaryCtxSetFlags, PASS, 11) \
+    X(104, cuDevicePrimaryCtxSetFlags_v2, PASS, 11) \
+    X(105, cuDeviceRegisterAsyncNotification, PASS, 16) \
+    X(106, cuDeviceSetGraphMemAttribute, PASS, 17) \
+    X(107, cuDeviceSetMemPool, PASS, 17) \
+    X(108, cuDeviceTotalMem, VIRTUALIZE, 19) \
+    X(109, cuDeviceTotalMem_v2, VIRTUALIZE, 19) \
+    X(110, cuDeviceUnregisterAsyncNotification, PASS, 16) \
+    X(111, cuDriverGetGpuCodeIsaVersion, PASS, 16) \
+    X(112, cuDriverGetVersion, PASS, 16) \
+    X(113, cuEGLStreamConsumerAcquireFrame, PASS, 20) \
+    X(114, cuEGLStreamConsumerConnect, PASS, 20) \
+    X(115, cuEGLStreamConsumerConnectWithFlags, PASS, 20) \
+    X(116, cuEGLStreamConsumerDisconnect, PASS, 20) \
+    X(117, cuEGLStreamConsumerReleaseFrame, PASS, 20) \
+    X(118, cuEGLStreamProducerConnect, PASS, 20) \
+    X(119, cuEGLStreamProducerDisconnect, PASS, 20) \
+    X(120, cuEGLStreamProducerPresentFrame, PASS, 20) \
+    X(121, cuEGLStreamProducerReturnFrame, PASS, 20) \
+    X(122, cuEventCreate, PASS, 13) \
+    X(123, cuEventCreateFromEGLSync, PASS, 13) \
+    X(124, cuEventCreateFromNVNSync, PASS, 13) \
+    X(125, cuEventDestroy, PASS, 13) \
+    X(126, cuEventDestroy_v2, PASS, 13) \
+    X(127, cuEventElapsedTime, PASS, 13) \
+    X(128, cuEventElapsedTime_v2, PASS, 13) \
+    X(129, cuEventQuery, PASS, 13) \
+    X(130, cuEventRecord, PASS, 13) \
+    X(131, cuEventRecordWithFlags, PASS, 13) \
+    X(132, cuEventRecordWithFlags_ptsz, PASS, 13) \
+    X(133, cuEventRecord_ptsz, PASS, 13) \
+    X(134, cuEventSynchronize, PASS, 13) \
+    X(135, cuExternalMemoryGetMappedBuffer, PASS, 21) \
+    X(136, cuExternalMemoryGetMappedMipmappedArray, PASS, 21) \
+    X(137, cuFabricCpyBatchAsync, PASS, 22) \
+    X(138, cuFabricCpyBatchAsync_ptsz, PASS, 22) \
+    X(139, cuFlushGPUDirectRDMAWrites, PASS, 13) \
+    X(140, cuFuncGetAttribute, PASS, 23) \
+    X(141, cuFuncGetModule, PASS, 23) \
+    X(142, cuFuncGetName, PASS, 23) \
+    X(143, cuFuncGetParamCount, PASS, 23) \
+    X(144, cuFuncGetParamInfo, PASS, 23) \
+    X(145, cuFuncIsLoaded, PASS, 23) \
+    X(146, cuFuncLoad, PASS, 3) \
+    X(147, cuFuncSetAttribute, PASS, 23) \
+    X(148, cuFuncSetBlockShape, PASS, 23) \
+    X(149, cuFuncSetCacheConfig, PASS, 23) \
+    X(150, cuFuncSetSharedMemConfig, PASS, 23) \
+    X(151, cuFuncSetSharedSize, PASS, 23) \
+    X(152, cuGLCtxCreate, PASS, 24) \
+    X(153, cuGLCtxCreate_v2, PASS, 24) \
+    X(154, cuGLGetDevices, PASS, 20) \
+    X(155, cuGLGetDevices_v2, PASS, 20) \
+    X(156, cuGLInit, PASS, 20) \
+    X(157, cuGLMapBufferObject, PASS, 20) \
+    X(158, cuGLMapBufferObjectAsync, PASS, 20) \
+    X(159, cuGLMapBufferObjectAsync_v2, PASS, 20) \
+    X(160, cuGLMapBufferObjectAsync_v2_ptsz, PASS, 20) \
+    X(161, cuGLMapBufferObject_v2, PASS, 20) \
+    X(162, cuGLMapBufferObject_v2_ptds, PASS, 20) \
+    X(163, cuGLRegisterBufferObject, PASS, 20) \
+    X(164, cuGLSetBufferObjectMapFlags, PASS, 20) \
+    X(165, cuGLUnmapBufferObject, PASS, 20) \
+    X(166, cuGLUnmapBufferObjectAsync, PASS, 20) \
+    X(167, cuGLUnregisterBufferObject, PASS, 20) \
+    X(168, cuGetErrorName, PASS, 8) \
+    X(169, cuGetErrorString, PASS, 8) \
+    X(170, cuGetExportTable, PASS, 25) \
+    X(171, cuGetProcAddress, RESOLVE, 26) \
+    X(172, cuGetProcAddress_v2, RESOLVE, 26) \
+    X(173, cuGraphAddBatchMemOpNode, PASS, 27) \
+    X(174, cuGraphAddChildGraphNode, PASS, 27) \
+    X(175, cuGraphAddDependencies, PASS, 27) \
+    X(176, cuGraphAddDependencies_v2, PASS, 27) \
+    X(177, cuGraphAddEmptyNode, PASS, 27) \
+    X(178, cuGraphAddEventRecordNode, PASS, 27) \
+    X(179, cuGraphAddEventWaitNode, PASS, 27) \
+    X(180, cuGraphAddExternalSemaphoresSignalNode, PASS, 27) \
+    X(181, cuGraphAddExternalSemaphoresWaitNode, PASS, 27) \
+    X(182, cuGraphAddHostNode, PASS, 27) \
+    X(183, cuGraphAddKernelNode, PASS, 27) \
+    X(184, cuGraphAddKernelNode_v2, PASS, 27) \
+    X(185, cuGraphAddMemAllocNode, PASS, 27) \
+    X(186, cuGraphAddMemFreeNode, PASS, 27) \
+    X(187, cuGraphAddMemcpyNode, PASS, 27) \
+    X(188, cuGraphAddMemsetNode, PASS, 27) \
+    X(189, cuGraphAddNode, PASS, 27) \
+    X(190, cuGraphAddNode_v2, PASS, 27) \
+    X(191, cuGraphAddNode_v3, PASS, 27) \
+    X(192, cuGraphBatchMemOpNodeGetParams, PASS, 27) \
+    X(193, cuGraphBatchMemOpNodeSetParams, PASS, 27) \
+    X(194, cuGraphChildGraphNodeGetGraph, PASS, 27) \
+    X(195, cuGraphClone, PASS, 27) \
+    X(196, cuGraphConditionalHandleCreate, PASS, 27) \
+    X(197, cuGraphCreate, PASS, 27) \
+    X(198, cuGraphDebugDotPrint, PASS, 27) \
+    X(199, cuGraphDestroy, PASS, 27) \
+    X(200, cuGraphDestroyNode, PASS, 27) \
+    X(201, cuGraphEventRecordNodeGetEvent, PASS, 27) \
+    X(202, cuGraphEventRecordNodeSetEvent, PASS, 27) \
+    X(203, cuGraphEventWaitNodeGetEvent, PASS, 27) \
+    X(204, cuGraphEventWaitNodeSetEvent, PASS, 27) \
+    X(205, cuGraphExecBatchMemOpNodeSetParams, PASS, 27) \
+    X(206, cuGraphExecChildGraphNodeSetParams, PASS, 27) \
+    X(207, cuGraphExecDestroy, RELEASE, 18) \
+    X(208, cuGraphExecEventRecordNodeSetEvent, PASS, 27) \
+    X(209, cuGraphExecEventWaitNodeSetEvent, PASS, 27) \
+    X(210, cuGraphExecExternalSemaphoresSignalNodeSetParams, PASS, 27) \
+    X(211, cuGraphExecExternalSemaphoresWaitNodeSetParams, PASS, 27) \
+    X(212, cuGraphExecGetFlags, PASS, 27) \
+    X(213, cuGraphExecGetId, PASS, 27) \
+    X(214, cuGraphExecHostNodeSetParams, PASS, 27) \
+    X(215, cuGraphExecKernelNodeSetParams, PASS, 27) \
+    X(216, cuGraphExecKernelNodeSetParams_v2, PASS, 27) \
+    X(217, cuGraphExecMemcpyNodeSetParams, PASS, 27) \
+    X(218, cuGraphExecMemsetNodeSetParams, PASS, 27) \
+    X(219, cuGraphExecNodeSetParams, PASS, 27) \
+    X(220, cuGraphExecUpdate, PASS, 27) \
+    X(221, cuGraphExecUpdate_v2, PASS, 27) \
+    X(222, cuGraphExternalSemaphoresSignalNodeGetParams, PASS, 27) \
+    X(223, cuGraphExternalSemaphoresSignalNodeSetParams, PASS, 27) \
+    X(224, cuGraphExternalSemaphoresWaitNodeGetParams, PASS, 27) \
+    X(225, cuGraphExternalSemaphoresWaitNodeSetParams, PASS, 27) \
+    X(226, cuGraphGetEdges, PASS, 27) \
+    X(227, cuGraphGetEdges_v2, PASS, 27) \
+    X(228, cuGraphGetId, PASS, 27) \
+    X(229, cuGraphGetNodes, PASS, 27) \
+    X(230, cuGraphGetRootNodes, PASS, 27) \
+    X(231, cuGraphHostNodeGetParams, PASS, 27) \
+    X(232, cuGraphHostNodeSetParams, PASS, 27) \
+    X(233, cuGraphInstantiate, RESERVE, 28) \
+    X(234, cuGraphInstantiateWithFlags, RESERVE, 28) \
+    X(235, cuGraphInstantiateWithParams, RESERVE, 28) \
+    X(236, cuGraphInstantiateWithParams_ptsz, RESERVE, 28) \
+    X(237, cuGraphInstantiate_v2, RESERVE, 28) \
+    X(238, cuGraphKernelNodeCopyAttributes, PASS, 27) \
+    X(239, cuGraphKernelNodeGetAttribute, PASS, 27) \
+    X(240, cuGraphKernelNodeGetParams, PASS, 27) \
+    X(241, cuGraphKernelNodeGetParams_v2, PASS, 27) \
+    X(242, cuGraphKernelNodeSetAttribute, PASS, 27) \
+    X(243, cuGraphKernelNodeSetParams, PASS, 27) \
+    X(244, cuGraphKernelNodeSetParams_v2, PASS, 27) \
+    X(245, cuGraphLaunch, GATE, 29) \
+    X(246, cuGraphLaunch_ptsz, GATE, 29) \
+    X(247, cuGraphMemAllocNodeGetParams, PASS, 27) \
+    X(248, cuGraphMemFreeNodeGetParams, PASS, 27) \
+    X(249, cuGraphMemcpyNodeGetParams, PASS, 27) \
+    X(250, cuGraphMemcpyNodeSetParams, PASS, 27) \
+    X(251, cuGraphMemsetNodeGetParams, PASS, 27) \
+    X(252, cuGraphMemsetNodeSetParams, PASS, 27) \
+    X(253, cuGraphNodeFindInClone, PASS, 27) \
+    X(254, cuGraphNodeGetContainingGraph, PASS, 27) \
+    X(255, cuGraphNodeGetDependencies, PASS, 27) \
+    X(256, cuGraphNodeGetDependencies_v2, PASS, 27) \
+    X(257, cuGraphNodeGetDependentNodes, PASS, 27) \
+    X(258, cuGraphNodeGetDependentNodes_v2, PASS, 27) \
+    X(259, cuGraphNodeGetEnabled, PASS, 27) \
+    X(260, cuGraphNodeGetLocalId, PASS, 27) \
+    X(261, cuGraphNodeGetParams, PASS, 27) \
+    X(262, cuGraphNodeGetToolsId, PASS, 27) \
+    X(263, cuGraphNodeGetType, PASS, 27) \
+    X(264, cuGraphNodeSetEnabled, PASS, 27) \
+    X(265, cuGraphNodeSetParams, PASS, 27) \
+    X(266, cuGraphNodeSetParams_v2, PASS, 27) \
+    X(267, cuGraphReleaseUserObject, PASS, 27) \
+    X(268, cuGraphRemoveDependencies, PASS, 27) \
+    X(269, cuGraphRemoveDependencies_v2, PASS, 27) \
+    X(270, cuGraphRetainUserObject, PASS, 27) \
+    X(271, cuGraphUpload, RESERVE, 28) \
+    X(272, cuGraphUpload_ptsz, RESERVE, 28) \
+    X(273, cuGraphicsEGLRegisterImage, PASS, 20) \
+    X(274, cuGraphicsGLRegisterBuffer, PASS, 20) \
+    X(275, cuGraphicsGLRegisterImage, PASS, 20) \
+    X(276, cuGraphicsMapResources, PASS, 20) \
+    X(277, cuGraphicsMapResources_ptsz, PASS, 20) \
+    X(278, cuGraphicsResourceGetMappedEglFrame, PASS, 20) \
+    X(279, cuGraphicsResourceGetMappedMipmappedArray, PASS, 20) \
+    X(280, cuGraphicsResourceGetMappedPointer, PASS, 20) \
+    X(281, cuGraphicsResourceGetMappedPointer_v2, PASS, 20) \
+    X(282, cuGraphicsResourceSetMapFlags, PASS, 20) \
+    X(283, cuGraphicsResourceSetMapFlags_v2, PASS, 20) \
+    X(284, cuGraphicsSubResourceGetMappedArray, PASS, 20) \
+    X(285, cuGraphicsUnmapResources, PASS, 20) \
+    X(286, cuGraphicsUnmapResources_ptsz, PASS, 20) \
+    X(287, cuGraphicsUnregisterResource, PASS, 20) \
+    X(288, cuGraphicsVDPAURegisterOutputSurface, PASS, 20) \
+    X(289, cuGraphicsVDPAURegisterVideoSurface, PASS, 20) \
+    X(290, cuGreenCtxCreate, RESERVE, 30) \
+    X(291, cuGreenCtxDestroy, RELEASE, 31) \
+    X(292, cuGreenCtxGetDevResource, PASS, 11) \
+    X(293, cuGreenCtxGetId, PASS, 11) \
+    X(294, cuGreenCtxRecordEvent, PASS, 13) \
+    X(295, cuGreenCtxStreamCreate, PASS, 32) \
+    X(296, cuGreenCtxWaitEvent, PASS, 13) \
+    X(297, cuImportExternalMemory, RESERVE, 33) \
+    X(298, cuImportExternalSemaphore, PASS, 13) \
+    X(299, cuInit, TRACK, 34) \
+    X(300, cuIpcCloseMemHandle, PASS, 35) \
+    X(301, cuIpcGetEventHandle, PASS, 35) \
+    X(302, cuIpcGetMemHandle, TRACK, 36) \
+    X(303, cuIpcOpenEventHandle, PASS, 35) \
+    X(304, cuIpcOpenMemHandle, PASS, 35) \
+    X(305, cuIpcOpenMemHandle_v2, PASS, 35) \
+    X(306, cuKernelGetAttribute, PASS, 23) \
+    X(307, cuKernelGetFunction, PASS, 3) \
+    X(308, cuKernelGetLibrary, PASS, 23) \
+    X(309, cuKernelGetName, PASS, 23) \
+    X(310, cuKernelGetParamCount, PASS, 23) \
+    X(311, cuKernelGetParamInfo, PASS, 23) \
+    X(312, cuKernelSetAttribute, PASS, 23) \
+    X(313, cuKernelSetCacheConfig, PASS, 23) \
+    X(314, cuLaunch, GATE, 29) \
+    X(315, cuLaunchCooperativeKernel, GATE, 29) \
+    X(316, cuLaunchCooperativeKernelMultiDevice, GATE, 29) \
+    X(317, cuLaunchCooperativeKernel_ptsz, GATE, 29) \
+    X(318, cuLaunchGrid, GATE, 29) \
+    X(319, cuLaunchGridAsync, GATE, 29) \
+    X(320, cuLaunchHostFunc, PASS, 13) \
+    X(321, cuLaunchHostFunc_ptsz, PASS, 13) \
+    X(322, cuLaunchHostFunc_v2, PASS, 13) \
+    X(323, cuLaunchHostFunc_v2_ptsz, PASS, 13) \
+    X(324, cuLaunchKernel, GATE, 29) \
+    X(325, cuLaunchKernelEx, GATE, 29) \
+    X(326, cuLaunchKernelEx_ptsz, GATE, 29) \
+    X(327, cuLaunchKernel_ptsz, GATE, 29) \
+    X(328, cuLibraryEnumerateKernels, PASS, 23) \
+    X(329, cuLibraryGetGlobal, PASS, 23) \
+    X(330, cuLibraryGetKernel, PASS, 23) \
+    X(331, cuLibraryGetKernelCount, PASS, 23) \
+    X(332, cuLibraryGetManaged, PASS, 23) \
+    X(333, cuLibraryGetModule, PASS, 23) \
+    X(334, cuLibraryGetUnifiedFunction, PASS, 23) \
+    X(335, cuLibraryLoadData, PASS, 3) \
+    X(336, cuLibraryLoadFromFile, PASS, 3) \
+    X(337, cuLibraryUnload, PASS, 3) \
+    X(338, cuLinkAddData, PASS, 3) \
+    X(339, cuLinkAddData_v2, PASS, 3) \
+    X(340, cuLinkAddFile, PASS, 3) \
+    X(341, cuLinkAddFile_v2, PASS, 3) \
+    X(342, cuLinkComplete, PASS, 3) \
+    X(343, cuLinkCreate, PASS, 3) \
+    X(344, cuLinkCreate_v2, PASS, 3) \
+    X(345, cuLinkDestroy, PASS, 3) \
+    X(346, cuLogicalEndpointAddDevice, PASS, 37) \
+    X(347, cuLogicalEndpointBindAddr, PASS, 37) \
+    X(348, cuLogicalEndpointBindMem, PASS, 37) \
+    X(349, cuLogicalEndpointCreate, PASS, 37) \
+    X(350, cuLogicalEndpointDestroy, PASS, 37) \
+    X(351, cuLogicalEndpointExport, PASS, 37) \
+    X(352, cuLogicalEndpointGetLimits, PASS, 37) \
+    X(353, cuLogicalEndpointIdRelease, PASS, 37) \
+    X(354, cuLogicalEndpointIdReserve, PASS, 37) \
+    X(355, cuLogicalEndpointImport, PASS, 37) \
+    X(356, cuLogicalEndpointQuery, PASS, 37) \
+    X(357, cuLogicalEndpointUnbind, PASS, 37) \
+    X(358, cuLogsCurrent, PASS, 8) \
+    X(359, cuLogsDumpToFile, PASS, 8) \
+    X(360, cuLogsDumpToMemory, PASS, 8) \
+    X(361, cuLogsRegisterCallback, PASS, 8) \
+    X(362, cuLogsUnregisterCallback, PASS, 8) \
+    X(363, cuMemAddressFree, PASS, 38) \
+    X(364, cuMemAddressReserve, PASS, 38) \
+    X(365, cuMemAdvise, PASS, 39) \
+    X(366, cuMemAdvise_v2, PASS, 39) \
+    X(367, cuMemAlloc, RESERVE, 40) \
+    X(368, cuMemAllocAsync, RESERVE, 41) \
+    X(369, cuMemAllocAsync_ptsz, RESERVE, 41) \
+    X(370, cuMemAllocFromPoolAsync, RESERVE, 41) \
+    X(371, cuMemAllocFromPoolAsync_ptsz, RESERVE, 41) \
+    X(372, cuMemAllocHost, PASS, 42) \
+    X(373, cuMemAllocHost_v2, PASS, 42) \
+    X(374, cuMemAllocManaged, RESERVE, 43) \
+    X(375, cuMemAllocPitch, RESERVE, 40) \
+    X(376, cuMemAllocPitch_v2, RESERVE, 40) \
+    X(377, cuMemAlloc_v2, RESERVE, 40) \
+    X(378, cuMemBatchDecompressAsync, PASS, 22) \
+    X(379, cuMemBatchDecompressAsync_ptsz, PASS, 22) \
+    X(380, cuMemCreate, RESERVE, 44) \
+    X(381, cuMemDiscardAndPrefetchBatchAsync, PASS, 39) \
+    X(382, cuMemDiscardAndPrefetchBatchAsync_ptsz, PASS, 39) \
+    X(383, cuMemDiscardBatchAsync, PASS, 39) \
+    X(384, cuMemDiscardBatchAsync_ptsz, PASS, 39) \
+    X(385, cuMemExportToShareableHandle, TRACK, 45) \
+    X(386, cuMemFree, RELEASE, 46) \
+    X(387, cuMemFreeAsync, RELEASE, 47) \
+    X(388, cuMemFreeAsync_ptsz, RELEASE, 47) \
+    X(389, cuMemFreeHost, PASS, 42) \
+    X(390, cuMemFree_v2, RELEASE, 46) \
+    X(391, cuMemGetAccess, PASS, 38) \
+    X(392, cuMemGetAddressRange, PASS, 1) \
+    X(393, cuMemGetAddressRange_v2, PASS, 1) \
+    X(394, cuMemGetAllocationGranularity, PASS, 38) \
+    X(395, cuMemGetAllocationPropertiesFromHandle, PASS, 38) \
+    X(396, cuMemGetDefaultMemPool, PASS, 17) \
+    X(397, cuMemGetHandleForAddressRange, PASS, 38) \
+    X(398, cuMemGetInfo, VIRTUALIZE, 19) \
+    X(399, cuMemGetInfo_v2, VIRTUALIZE, 19) \
+    X(400, cuMemGetLocationInfo, PASS, 1) \
+    X(401, cuMemGetMemPool, PASS, 17) \
+    X(402, cuMemHostAlloc, PASS, 42) \
+    X(403, cuMemHostAlloc_v2, PASS, 42) \
+    X(404, cuMemHostGetDevicePointer, PASS, 42) \
+    X(405, cuMemHostGetDevicePointer_v2, PASS, 42) \
+    X(406, cuMemHostGetFlags, PASS, 42) \
+    X(407, cuMemHostRegister, PASS, 42) \
+    X(408, cuMemHostRegister_v2, PASS, 42) \
+    X(409, cuMemHostUnregister, PASS, 42) \
+    X(410, cuMemImportFromShareableHandle, TRACK, 48) \
+    X(411, cuMemMap, TRACK, 49) \
+    X(412, cuMemMapArrayAsync, TRACK, 50) \
+    X(413, cuMemMapArrayAsync_ptsz, TRACK, 50) \
+    X(414, cuMemPeerGetDevicePointer, PASS, 51) \
+    X(415, cuMemPeerRegister, PASS, 51) \
+    X(416, cuMemPeerUnregister, PASS, 51) \
+    X(417, cuMemPoolCreate, TRACK, 52) \
+    X(418, cuMemPoolDestroy, RELEASE, 53) \
+    X(419, cuMemPoolExportPointer, PASS, 54) \
+    X(420, cuMemPoolExportToShareableHandle, PASS, 54) \
+    X(421, cuMemPoolGetAccess, PASS, 17) \
+    X(422, cuMemPoolGetAttribute, PASS, 17) \
+    X(423, cuMemPoolImportFromShareableHandle, PASS, 54) \
+    X(424, cuMemPoolImportPointer, PASS, 54) \
+    X(425, cuMemPoolSetAccess, PASS, 17) \
+    X(426, cuMemPoolSetAttribute, PASS, 17) \
+    X(427, cuMemPoolTrimTo, RELEASE, 53) \
+    X(428, cuMemPrefetchAsync, PASS, 39) \
+    X(429, cuMemPrefetchAsync_ptsz, PASS, 39) \
+    X(430, cuMemPrefetchAsync_v2, PASS, 39) \
+    X(431, cuMemPrefetchAsync_v2_ptsz, PASS, 39) \
+    X(432, cuMemPrefetchBatchAsync, PASS, 39) \
+    X(433, cuMemPrefetchBatchAsync_ptsz, PASS, 39) \
+    X(434, cuMemRangeGetAttribute, PASS, 39) \
+    X(435, cuMemRangeGetAttributes, PASS, 39) \
+    X(436, cuMemRelease, RELEASE, 55) \
+    X(437, cuMemRetainAllocationHandle, TRACK, 49) \
+    X(438, cuMemSetAccess, PASS, 38) \
+    X(439, cuMemSetMemPool, PASS, 17) \
+    X(440, cuMemUnmap, RELEASE, 55) \
+    X(441, cuMemcpy, PASS, 22) \
+    X(442, cuMemcpy2D, PASS, 22) \
+    X(443, cuMemcpy2DAsync, PASS, 22) \
+    X(444, cuMemcpy2DAsync_v2, PASS, 22) \
+    X(445, cuMemcpy2DAsync_v2_ptsz, PASS, 22) \
+    X(446, cuMemcpy2DUnaligned, PASS, 22) \
+    X(447, cuMemcpy2DUnaligned_v2, PASS, 22) \
+    X(448, cuMemcpy2DUnaligned_v2_ptds, PASS, 22) \
+    X(449, cuMemcpy2D_v2, PASS, 22) \
+    X(450, cuMemcpy2D_v2_ptds, PASS, 22) \
+    X(451, cuMemcpy3D, PASS, 22) \
+    X(452, cuMemcpy3DAsync, PASS, 22) \
+    X(453, cuMemcpy3DAsync_v2, PASS, 22) \
+    X(454, cuMemcpy3DAsync_v2_ptsz, PASS, 22) \
+    X(455, cuMemcpy3DBatchAsync, PASS, 22) \
+    X(456, cuMemcpy3DBatchAsync_ptsz, PASS, 22) \
+    X(457, cuMemcpy3DBatchAsync_v2, PASS, 22) \
+    X(458, cuMemcpy3DBatchAsync_v2_ptsz, PASS, 22) \
+    X(459, cuMemcpy3DPeer, PASS, 22) \
+    X(460, cuMemcpy3DPeerAsync, PASS, 22) \
+    X(461, cuMemcpy3DPeerAsync_ptsz, PASS, 22) \
+    X(462, cuMemcpy3DPeer_ptds, PASS, 22) \
+    X(463, cuMemcpy3DWithAttributesAsync, PASS, 22) \
+    X(464, cuMemcpy3DWithAttributesAsync_ptsz, PASS, 22) \
+    X(465, cuMemcpy3D_v2, PASS, 22) \
+    X(466, cuMemcpy3D_v2_ptds, PASS, 22) \
+    X(467, cuMemcpyAsync, PASS, 22) \
+    X(468, cuMemcpyAsync_ptsz, PASS, 22) \
+    X(469, cuMemcpyAtoA, PASS, 22) \
+    X(470, cuMemcpyAtoA_v2, PASS, 22) \
+    X(471, cuMemcpyAtoA_v2_ptds, PASS, 22) \
+    X(472, cuMemcpyAtoD, PASS, 22) \
+    X(473, cuMemcpyAtoD_v2, PASS, 22) \
+    X(474, cuMemcpyAtoD_v2_ptds, PASS, 22) \
+    X(475, cuMemcpyAtoH, PASS, 22) \
+    X(476, cuMemcpyAtoHAsync, PASS, 22) \
+    X(477, cuMemcpyAtoHAsync_v2, PASS, 22) \
+    X(478, cuMemcpyAtoHAsync_v2_ptsz, PASS, 22) \
+    X(479, cuMemcpyAtoH_v2, PASS, 22) \
+    X(480, cuMemcpyAtoH_v2_ptds, PASS, 22) \
+    X(481, cuMemcpyBatchAsync, PASS, 22) \
+    X(482, cuMemcpyBatchAsync_ptsz, PASS, 22) \
+    X(483, cuMemcpyBatchAsync_v2, PASS, 22) \
+    X(484, cuMemcpyBatchAsync_v2_ptsz, PASS, 22) \
+    X(485, cuMemcpyDtoA, PASS, 22) \
+    X(486, cuMemcpyDtoA_v2, PASS, 22) \
+    X(487, cuMemcpyDtoA_v2_ptds, PASS, 22) \
+    X(488, cuMemcpyDtoD, PASS, 22) \
+    X(489, cuMemcpyDtoDAsync, PASS, 22) \
+    X(490, cuMemcpyDtoDAsync_v2, PASS, 22) \
+    X(491, cuMemcpyDtoDAsync_v2_ptsz, PASS, 22) \
+    X(492, cuMemcpyDtoD_v2, PASS, 22) \
+    X(493, cuMemcpyDtoD_v2_ptds, PASS, 22) \
+    X(494, cuMemcpyDtoH, PASS, 22) \
+    X(495, cuMemcpyDtoHAsync, PASS, 22) \
+    X(496, cuMemcpyDtoHAsync_v2, PASS, 22) \
+    X(497, cuMemcpyDtoHAsync_v2_ptsz, PASS, 22) \
+    X(498, cuMemcpyDtoH_v2, PASS, 22) \
+    X(499, cuMemcpyDtoH_v2_ptds, PASS, 22) \
+    X(500, cuMemcpyHtoA, PASS, 22) \
+    X(501, cuMemcpyHtoAAsync, PASS, 22) \
+    X(502, cuMemcpyHtoAAsync_v2, PASS, 22) \
+    X(503, cuMemcpyHtoAAsync_v2_ptsz, PASS, 22) \
+    X(504, cuMemcpyHtoA_v2, PASS, 22) \
+    X(505, cuMemcpyHtoA_v2_ptds, PASS, 22) \
+    X(506, cuMemcpyHtoD, PASS, 22) \
+    X(507, cuMemcpyHtoDAsync, PASS, 22) \
+    X(508, cuMemcpyHtoDAsync_v2, PASS, 22) \
+    X(509, cuMemcpyHtoDAsync_v2_ptsz, PASS, 22) \
+    X(510, cuMemcpyHtoD_v2, PASS, 22) \
+    X(511, cuMemcpyHtoD_v2_ptds, PASS, 22) \
+    X(512, cuMemcpyPeer, PASS, 22) \
+    X(513, cuMemcpyPeerAsync, PASS, 22) \
+    X(514, cuMemcpyPeerAsync_ptsz, PASS, 22) \
+    X(515, cuMemcpyPeer_ptds, PASS, 22) \
+    X(516, cuMemcpyWithAttributesAsync, PASS, 22) \
+    X(517, cuMemcpyWithAttributesAsync_ptsz, PASS, 22) \
+    X(518, cuMemcpy_ptds, PASS, 22) \
+    X(519, cuMemcpy_v2, PASS, 22) \
+    X(520, cuMemsetD16, PASS, 22) \
+    X(521, cuMemsetD16Async, PASS, 22) \
+    X(522, cuMemsetD16Async_ptsz, PASS, 22) \
+    X(523, cuMemsetD16_v2, PASS, 22) \
+    X(524, cuMemsetD16_v2_ptds, PASS, 22) \
+    X(525, cuMemsetD2D16, PASS, 22) \
+    X(526, cuMemsetD2D16Async, PASS, 22) \
+    X(527, cuMemsetD2D16Async_ptsz, PASS, 22) \
+    X(528, cuMemsetD2D16_v2, PASS, 22) \
+    X(529, cuMemsetD2D16_v2_ptds, PASS, 22) \
+    X(530, cuMemsetD2D32, PASS, 22) \
+    X(531, cuMemsetD2D32Async, PASS, 22) \
+    X(532, cuMemsetD2D32Async_ptsz, PASS, 22) \
+    X(533, cuMemsetD2D32_v2, PASS, 22) \
+    X(534, cuMemsetD2D32_v2_ptds, PASS, 22) \
+    X(535, cuMemsetD2D8, PASS, 22) \
+    X(536, cuMemsetD2D8Async, PASS, 22) \
+    X(537, cuMemsetD2D8Async_ptsz, PASS, 22) \
+    X(538, cuMemsetD2D8_v2, PASS, 22) \
+    X(539, cuMemsetD2D8_v2_ptds, PASS, 22) \
+    X(540, cuMemsetD32, PASS, 22) \
+    X(541, cuMemsetD32Async, PASS, 22) \
+    X(542, cuMemsetD32Async_ptsz, PASS, 22) \
+    X(543, cuMemsetD32_v2, PASS, 22) \
+    X(544, cuMemsetD32_v2_ptds, PASS, 22) \
+    X(545, cuMemsetD8, PASS, 22) \
+    X(546, cuMemsetD8Async, PASS, 22) \
+    X(547, cuMemsetD8Async_ptsz, PASS, 22) \
+    X(548, cuMemsetD8_v2, PASS, 22) \
+    X(549, cuMemsetD8_v2_ptds, PASS, 22) \
+    X(550, cuMipmappedArrayCreate, RESERVE, 0) \
+    X(551, cuMipmappedArrayDestroy, RELEASE, 2) \
+    X(552, cuMipmappedArrayGetLevel, PASS, 1) \
+    X(553, cuMipmappedArrayGetMemoryRequirements, PASS, 1) \
+    X(554, cuMipmappedArrayGetSparseProperties, PASS, 1) \
+    X(555, cuModuleEnumerateFunctions, PASS, 23) \
+    X(556, cuModuleGetFunction, PASS, 23) \
+    X(557, cuModuleGetFunctionCount, PASS, 23) \
+    X(558, cuModuleGetGlobal, PASS, 23) \
+    X(559, cuModuleGetGlobal_v2, PASS, 23) \
+    X(560, cuModuleGetLoadingMode, PASS, 23) \
+    X(561, cuModuleGetSurfRef, PASS, 23) \
+    X(562, cuModuleGetTexRef, PASS, 23) \
+    X(563, cuModuleLoad, PASS, 3) \
+    X(564, cuModuleLoadData, PASS, 3) \
+    X(565, cuModuleLoadDataEx, PASS, 3) \
+    X(566, cuModuleLoadFatBinary, PASS, 3) \
+    X(567, cuModuleUnload, PASS, 3) \
+    X(568, cuMultiKernelCooperativeDomainCreate, PASS, 51) \
+    X(569, cuMultiKernelCooperativeDomainDestroy, PASS, 51) \
+    X(570, cuMulticastAddDevice, PASS, 56) \
+    X(571, cuMulticastBindAddr, PASS, 56) \
+    X(572, cuMulticastBindAddr_v2, PASS, 56) \
+    X(573, cuMulticastBindMem, PASS, 56) \
+    X(574, cuMulticastBindMem_v2, PASS, 56) \
+    X(575, cuMulticastCreate, PASS, 56) \
+    X(576, cuMulticastGetGranularity, PASS, 56) \
+    X(577, cuMulticastUnbind, PASS, 56) \
+    X(578, cuNNSetAllocator, PASS, 51) \
+    X(579, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 23) \
+    X(580, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 23) \
+    X(581, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, PASS, 23) \
+    X(582, cuOccupancyMaxActiveClusters, PASS, 23) \
+    X(583, cuOccupancyMaxPotentialBlockSize, PASS, 23) \
+    X(584, cuOccupancyMaxPotentialBlockSizeWithFlags, PASS, 23) \
+    X(585, cuOccupancyMaxPotentialClusterSize, PASS, 23) \
+    X(586, cuParamSetSize, PASS, 23) \
+    X(587, cuParamSetTexRef, PASS, 23) \
+    X(588, cuParamSetf, PASS, 23) \
+    X(589, cuParamSeti, PASS, 23) \
+    X(590, cuParamSetv, PASS, 23) \
+    X(591, cuPointerGetAttribute, PASS, 1) \
+    X(592, cuPointerGetAttributes, PASS, 1) \
+    X(593, cuPointerSetAttribute, PASS, 1) \
+    X(594, cuProfilerInitialize, PASS, 8) \
+    X(595, cuProfilerStart, PASS, 8) \
+    X(596, cuProfilerStop, PASS, 8) \
+    X(597, cuSemaphoreCreate, PASS, 13) \
+    X(598, cuSemaphoreDestroy, PASS, 13) \
+    X(599, cuSemaphoreExport, PASS, 13) \
+    X(600, cuSignalExternalSemaphoresAsync, PASS, 13) \
+    X(601, cuSignalExternalSemaphoresAsync_ptsz, PASS, 13) \
+    X(602, cuStreamAddCallback, PASS, 13) \
+    X(603, cuStreamAddCallback_ptsz, PASS, 13) \
+    X(604, cuStreamAttachMemAsync, PASS, 39) \
+    X(605, cuStreamAttachMemAsync_ptsz, PASS, 39) \
+    X(606, cuStreamBatchMemOp, PASS, 13) \
+    X(607, cuStreamBatchMemOp_ptsz, PASS, 13) \
+    X(608, cuStreamBatchMemOp_v2, PASS, 13) \
+    X(609, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
+    X(610, cuStreamBeginCapture, TRACK, 57) \
+    X(611, cuStreamBeginCaptureToCig, PASS, 58) \
+    X(612, cuStreamBeginCaptureToCig_ptsz, PASS, 58) \
+    X(613, cuStreamBeginCaptureToGraph, TRACK, 57) \
+    X(614, cuStreamBeginCaptureToGraph_ptsz, TRACK, 57) \
+    X(615, cuStreamBeginCapture_ptsz, TRACK, 57) \
+    X(616, cuStreamBeginCapture_v2, TRACK, 57) \
+    X(617, cuStreamBeginCapture_v2_ptsz, TRACK, 57) \
+    X(618, cuStreamBeginRecaptureToGraph, PASS, 58) \
+    X(619, cuStreamBeginRecaptureToGraph_ptsz, PASS, 58) \
+    X(620, cuStreamCopyAttributes, PASS, 32) \
+    X(621, cuStreamCopyAttributes_ptsz, PASS, 32) \
+    X(622, cuStreamCreate, PASS, 32) \
+    X(623, cuStreamCreateForCaptureToCig, PASS, 32) \
+    X(624, cuStreamCreateWithPriority, PASS, 32) \
+    X(625, cuStreamDestroy, TRACK, 59) \
+    X(626, cuStreamDestroy_v2, TRACK, 59) \
+    X(627, cuStreamEndCapture, PASS, 58) \
+    X(628, cuStreamEndCaptureToCig, PASS, 58) \
+    X(629, cuStreamEndCaptureToCig_ptsz, PASS, 58) \
+    X(630, cuStreamEndCapture_ptsz, PASS, 58) \
+    X(631, cuStreamGetAttribute, PASS, 32) \
+    X(632, cuStreamGetAttribute_ptsz, PASS, 32) \
+    X(633, cuStreamGetCaptureInfo, PASS, 58) \
+    X(634, cuStreamGetCaptureInfo_ptsz, PASS, 58) \
+    X(635, cuStreamGetCaptureInfo_v2, PASS, 58) \
+    X(636, cuStreamGetCaptureInfo_v2_ptsz, PASS, 58) \
+    X(637, cuStreamGetCaptureInfo_v3, PASS, 58) \
+    X(638, cuStreamGetCaptureInfo_v3_ptsz, PASS, 58) \
+    X(639, cuStreamGetCtx, PASS, 32) \
+    X(640, cuStreamGetCtx_ptsz, PASS, 32) \
+    X(641, cuStreamGetCtx_v2, PASS, 32) \
+    X(642, cuStreamGetCtx_v2_ptsz, PASS, 32) \
+    X(643, cuStreamGetDevResource, PASS, 32) \
+    X(644, cuStreamGetDevResource_ptsz, PASS, 32) \
+    X(645, cuStreamGetDevice, PASS, 32) \
+    X(646, cuStreamGetDevice_ptsz, PASS, 32) \
+    X(647, cuStreamGetFlags, PASS, 32) \
+    X(648, cuStreamGetFlags_ptsz, PASS, 32) \
+    X(649, cuStreamGetGreenCtx, PASS, 32) \
+    X(650, cuStreamGetId, PASS, 32) \
+    X(651, cuStreamGetId_ptsz, PASS, 32) \
+    X(652, cuStreamGetPriority, PASS, 32) \
+    X(653, cuStreamGetPriority_ptsz, PASS, 32) \
+    X(654, cuStreamIsCapturing, PASS, 58) \
+    X(655, cuStreamIsCapturing_ptsz, PASS, 58) \
+    X(656, cuStreamQuery, PASS, 13) \
+    X(657, cuStreamQuery_ptsz, PASS, 13) \
+    X(658, cuStreamSetAttribute, PASS, 32) \
+    X(659, cuStreamSetAttribute_ptsz, PASS, 32) \
+    X(660, cuStreamSetFlags, PASS, 32) \
+    X(661, cuStreamSetFlags_ptsz, PASS, 32) \
+    X(662, cuStreamSynchronize, PASS, 13) \
+    X(663, cuStreamSynchronize_ptsz, PASS, 13) \
+    X(664, cuStreamUpdateCaptureDependencies, PASS, 58) \
+    X(665, cuStreamUpdateCaptureDependencies_ptsz, PASS, 58) \
+    X(666, cuStreamUpdateCaptureDependencies_v2, PASS, 58) \
+    X(667, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 58) \
+    X(668, cuStreamWaitEvent, TRACK, 57) \
+    X(669, cuStreamWaitEvent_ptsz, TRACK, 57) \
+    X(670, cuStreamWaitValue32, PASS, 13) \
+    X(671, cuStreamWaitValue32_ptsz, PASS, 13) \
+    X(672, cuStreamWaitValue32_v2, PASS, 13) \
+    X(673, cuStreamWaitValue32_v2_ptsz, PASS, 13) \
+    X(674, cuStreamWaitValue64, PASS, 13) \
+    X(675, cuStreamWaitValue64_ptsz, PASS, 13) \
+    X(676, cuStreamWaitValue64_v2, PASS, 13) \
+    X(677, cuStreamWaitValue64_v2_ptsz, PASS, 13) \
+    X(678, cuStreamWriteValue32, PASS, 13) \
+    X(679, cuStreamWriteValue32_ptsz, PASS, 13) \
+    X(680, cuStreamWriteValue32_v2, PASS, 13) \
+    X(681, cuStreamWriteValue32_v2_ptsz, PASS, 13) \
+    X(682, cuStreamWriteValue64, PASS, 13) \
+    X(683, cuStreamWriteValue64_ptsz, PASS, 13) \
+    X(684, cuStreamWriteValue64_v2, PASS, 13) \
+    X(685, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
+    X(686, cuSurfObjectCreate, PASS, 60) \
+    X(687, cuSurfObjectDestroy, PASS, 60) \
+    X(688, cuSurfObjectGetResourceDesc, PASS, 60) \
+    X(689, cuSurfRefCreate, PASS, 60) \
+    X(690, cuSurfRefDestroy, PASS, 60) \
+    X(691, cuSurfRefGetArray, PASS, 60) \
+    X(692, cuSurfRefGetFormat, PASS, 60) \
+    X(693, cuSurfRefSetArray, PASS, 60) \
+    X(694, cuSurfRefSetFormat, PASS, 60) \
+    X(695, cuTensorMapEncodeIm2col, PASS, 60) \
+    X(696, cuTensorMapEncodeIm2colWide, PASS, 60) \
+    X(697, cuTensorMapEncodeTiled, PASS, 60) \
+    X(698, cuTensorMapReplaceAddress, PASS, 60) \
+    X(699, cuTensorMapSetAllocationClass, PASS, 60) \
+    X(700, cuTexObjectCreate, PASS, 60) \
+    X(701, cuTexObjectDestroy, PASS, 60) \
+    X(702, cuTexObjectGetResourceDesc, PASS, 60) \
+    X(703, cuTexObjectGetResourceViewDesc, PASS, 60) \
+    X(704, cuTexObjectGetTextureDesc, PASS, 60) \
+    X(705, cuTexRefCreate, PASS, 60) \
+    X(706, cuTexRefDestroy, PASS, 60) \
+    X(707, cuTexRefGetAddress, PASS, 60) \
+    X(708, cuTexRefGetAddressMode, PASS, 60) \
+    X(709, cuTexRefGetAddress_v2, PASS, 60) \
+    X(710, cuTexRefGetArray, PASS, 60) \
+    X(711, cuTexRefGetBorderColor, PASS, 60) \
+    X(712, cuTexRefGetFilterMode, PASS, 60) \
+    X(713, cuTexRefGetFlags, PASS, 60) \
+    X(714, cuTexRefGetFormat, PASS, 60) \
+    X(715, cuTexRefGetMaxAnisotropy, PASS, 60) \
+    X(716, cuTexRefGetMipmapFilterMode, PASS, 60) \
+    X(717, cuTexRefGetMipmapLevelBias, PASS, 60) \
+    X(718, cuTexRefGetMipmapLevelClamp, PASS, 60) \
+    X(719, cuTexRefGetMipmappedArray, PASS, 60) \
+    X(720, cuTexRefSetAddress, PASS, 60) \
+    X(721, cuTexRefSetAddress2D, PASS, 60) \
+    X(722, cuTexRefSetAddress2D_v2, PASS, 60) \
+    X(723, cuTexRefSetAddress2D_v3, PASS, 60) \
+    X(724, cuTexRefSetAddressMode, PASS, 60) \
+    X(725, cuTexRefSetAddress_v2, PASS, 60) \
+    X(726, cuTexRefSetArray, PASS, 60) \
+    X(727, cuTexRefSetBorderColor, PASS, 60) \
+    X(728, cuTexRefSetFilterMode, PASS, 60) \
+    X(729, cuTexRefSetFlags, PASS, 60) \
+    X(730, cuTexRefSetFormat, PASS, 60) \
+    X(731, cuTexRefSetMaxAnisotropy, PASS, 60) \
+    X(732, cuTexRefSetMipmapFilterMode, PASS, 60) \
+    X(733, cuTexRefSetMipmapLevelBias, PASS, 60) \
+    X(734, cuTexRefSetMipmapLevelClamp, PASS, 60) \
+    X(735, cuTexRefSetMipmappedArray, PASS, 60) \
+    X(736, cuThreadExchangeStreamCaptureMode, PASS, 58) \
+    X(737, cuUserObjectCreate, PASS, 27) \
+    X(738, cuUserObjectRelease, PASS, 27) \
+    X(739, cuUserObjectRetain, PASS, 27) \
+    X(740, cuVDPAUCtxCreate, PASS, 24) \
+    X(741, cuVDPAUCtxCreate_v2, PASS, 24) \
+    X(742, cuVDPAUGetDevice, PASS, 20) \
+    X(743, cuWGLGetDevice, PASS, 20) \
+    X(744, cuWaitExternalSemaphoresAsync, PASS, 13) \
+    X(745, cuWaitExternalSemaphoresAsync_ptsz, PASS, 13)
 #define COT_CUDA_SERVED(X) \
     X(0, cuArray3DCreate) \
     X(1, cuArray3DCreate_v2) \
     X(4, cuArrayCreate) \
     X(5, cuArrayCreate_v2) \
     X(6, cuArrayDestroy) \
-    X(13, cuCheckpointProcessCheckpoint) \
-    X(17, cuCheckpointProcessRestore) \
-    X(18, cuCheckpointProcessUnlock) \
-    X(24, cuCtxAttach) \
-    X(25, cuCtxCreate) \
-    X(26, cuCtxCreate_v2) \
-    X(27, cuCtxCreate_v3) \
-    X(28, cuCtxCreate_v4) \
-    X(29, cuCtxDestroy) \
-    X(30, cuCtxDestroy_v2) \
-    X(31, cuCtxDetach) \
-    X(34, cuCtxFromGreenCtx) \
-    X(56, cuCtxSetLimit) \
-    X(61, cuDestroyExternalMemory) \
-    X(87, cuDeviceGraphMemTrim) \
-    X(89, cuDevicePrimaryCtxRelease) \
-    X(90, cuDevicePrimaryCtxRelease_v2) \
-    X(91, cuDevicePrimaryCtxReset) \
-    X(92, cuDevicePrimaryCtxReset_v2) \
-    X(93, cuDevicePrimaryCtxRetain) \
-    X(99, cuDeviceTotalMem) \
-    X(100, cuDeviceTotalMem_v2) \
-    X(194, cuGraphExecDestroy) \
-    X(218, cuGraphInstantiate) \
-    X(219, cuGraphInstantiateWithFlags) \
-    X(220, cuGraphInstantiateWithParams) \
-    X(221, cuGraphInstantiateWithParams_ptsz) \
-    X(222, cuGraphInstantiate_v2) \
-    X(251, cuGraphUpload) \
-    X(252, cuGraphUpload_ptsz) \
-    X(270, cuGreenCtxCreate) \
-    X(271, cuGreenCtxDestroy) \
-    X(277, cuImportExternalMemory) \
-    X(279, cuInit) \
-    X(282, cuIpcGetMemHandle) \
-    X(332, cuMemAlloc) \
-    X(333, cuMemAllocAsync) \
-    X(334, cuMemAllocAsync_ptsz) \
-    X(335, cuMemAllocFromPoolAsync) \
-    X(336, cuMemAllocFromPoolAsync_ptsz) \
-    X(339, cuMemAllocManaged) \
-    X(340, cuMemAllocPitch) \
-    X(341, cuMemAllocPitch_v2) \
-    X(342, cuMemAlloc_v2) \
-    X(345, cuMemCreate) \
-    X(350, cuMemExportToShareableHandle) \
-    X(351, cuMemFree) \
-    X(352, cuMemFreeAsync) \
-    X(353, cuMemFreeAsync_ptsz) \
-    X(355, cuMemFree_v2) \
-    X(363, cuMemGetInfo) \
-    X(364, cuMemGetInfo_v2) \
-    X(374, cuMemImportFromShareableHandle) \
-    X(375, cuMemMap) \
-    X(376, cuMemMapArrayAsync) \
-    X(377, cuMemMapArrayAsync_ptsz) \
-    X(381, cuMemPoolCreate) \
-    X(382, cuMemPoolDestroy) \
-    X(391, cuMemPoolTrimTo) \
-    X(400, cuMemRelease) \
-    X(401, cuMemRetainAllocationHandle) \
-    X(404, cuMemUnmap) \
-    X(510, cuMipmappedArrayCreate) \
-    X(511, cuMipmappedArrayDestroy) \
-    X(568, cuStreamBeginCapture) \
-    X(569, cuStreamBeginCaptureToGraph) \
-    X(570, cuStreamBeginCaptureToGraph_ptsz) \
-    X(571, cuStreamBeginCapture_ptsz) \
-    X(572, cuStreamBeginCapture_v2) \
-    X(573, cuStreamBeginCapture_v2_ptsz) \
-    X(579, cuStreamDestroy) \
-    X(580, cuStreamDestroy_v2) \
-    X(618, cuStreamWaitEvent) \
-    X(619, cuStreamWaitEvent_ptsz)
+    X(14, cuCheckpointProcessCheckpoint) \
+    X(18, cuCheckpointProcessRestore) \
+    X(19, cuCheckpointProcessUnlock) \
+    X(29, cuCtxAttach) \
+    X(30, cuCtxCreate) \
+    X(31, cuCtxCreate_v2) \
+    X(32, cuCtxCreate_v3) \
+    X(33, cuCtxCreate_v4) \
+    X(34, cuCtxDestroy) \
+    X(35, cuCtxDestroy_v2) \
+    X(36, cuCtxDetach) \
+    X(39, cuCtxFromGreenCtx) \
+    X(61, cuCtxSetLimit) \
+    X(66, cuDestroyExternalMemory) \
+    X(96, cuDeviceGraphMemTrim) \
+    X(98, cuDevicePrimaryCtxRelease) \
+    X(99, cuDevicePrimaryCtxRelease_v2) \
+    X(100, cuDevicePrimaryCtxReset) \
+    X(101, cuDevicePrimaryCtxReset_v2) \
+    X(102, cuDevicePrimaryCtxRetain) \
+    X(108, cuDeviceTotalMem) \
+    X(109, cuDeviceTotalMem_v2) \
+    X(207, cuGraphExecDestroy) \
+    X(233, cuGraphInstantiate) \
+    X(234, cuGraphInstantiateWithFlags) \
+    X(235, cuGraphInstantiateWithParams) \
+    X(236, cuGraphInstantiateWithParams_ptsz) \
+    X(237, cuGraphInstantiate_v2) \
+    X(271, cuGraphUpload) \
+    X(272, cuGraphUpload_ptsz) \
+    X(290, cuGreenCtxCreate) \
+    X(291, cuGreenCtxDestroy) \
+    X(297, cuImportExternalMemory) \
+    X(299, cuInit) \
+    X(302, cuIpcGetMemHandle) \
+    X(367, cuMemAlloc) \
+    X(368, cuMemAllocAsync) \
+    X(369, cuMemAllocAsync_ptsz) \
+    X(370, cuMemAllocFromPoolAsync) \
+    X(371, cuMemAllocFromPoolAsync_ptsz) \
+    X(374, cuMemAllocManaged) \
+    X(375, cuMemAllocPitch) \
+    X(376, cuMemAllocPitch_v2) \
+    X(377, cuMemAlloc_v2) \
+    X(380, cuMemCreate) \
+    X(385, cuMemExportToShareableHandle) \
+    X(386, cuMemFree) \
+    X(387, cuMemFreeAsync) \
+    X(388, cuMemFreeAsync_ptsz) \
+    X(390, cuMemFree_v2) \
+    X(398, cuMemGetInfo) \
+    X(399, cuMemGetInfo_v2) \
+    X(410, cuMemImportFromShareableHandle) \
+    X(411, cuMemMap) \
+    X(412, cuMemMapArrayAsync) \
+    X(413, cuMemMapArrayAsync_ptsz) \
+    X(417, cuMemPoolCreate) \
+    X(418, cuMemPoolDestroy) \
+    X(427, cuMemPoolTrimTo) \
+    X(436, cuMemRelease) \
+    X(437, cuMemRetainAllocationHandle) \
+    X(440, cuMemUnmap) \
+    X(550, cuMipmappedArrayCreate) \
+    X(551, cuMipmappedArrayDestroy) \
+    X(610, cuStreamBeginCapture) \
+    X(613, cuStreamBeginCaptureToGraph) \
+    X(614, cuStreamBeginCaptureToGraph_ptsz) \
+    X(615, cuStreamBeginCapture_ptsz) \
+    X(616, cuStreamBeginCapture_v2) \
+    X(617, cuStreamBeginCapture_v2_ptsz) \
+    X(625, cuStreamDestroy) \
+    X(626, cuStreamDestroy_v2) \
+    X(668, cuStreamWaitEvent) \
+    X(669, cuStreamWaitEvent_ptsz)
 #define COT_CUDA_GATED(X) \
-    X(230, cuGraphLaunch) \
-    X(231, cuGraphLaunch_ptsz) \
-    X(293, cuLaunch) \
-    X(294, cuLaunchCooperativeKernel) \
-    X(295, cuLaunchCooperativeKernelMultiDevice) \
-    X(296, cuLaunchCooperativeKernel_ptsz) \
-    X(297, cuLaunchGrid) \
-    X(298, cuLaunchGridAsync) \
-    X(301, cuLaunchKernel) \
-    X(302, cuLaunchKernelEx) \
-    X(303, cuLaunchKernelEx_ptsz) \
-    X(304, cuLaunchKernel_ptsz)
+    X(245, cuGraphLaunch) \
+    X(246, cuGraphLaunch_ptsz) \
+    X(314, cuLaunch) \
+    X(315, cuLaunchCooperativeKernel) \
+    X(316, cuLaunchCooperativeKernelMultiDevice) \
+    X(317, cuLaunchCooperativeKernel_ptsz) \
+    X(318, cuLaunchGrid) \
+    X(319, cuLaunchGridAsync) \
+    X(324, cuLaunchKernel) \
+    X(325, cuLaunchKernelEx) \
+    X(326, cuLaunchKernelEx_ptsz) \
+    X(327, cuLaunchKernel_ptsz)
 #define COT_CUDA_GROUPS(X) \
     X(0, "reserve", "arrays", "an estimate from the layout of textures; arrays without memory cost nothing") \
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
     X(2, "release", "arrays", "the driver destroys it first, then the charge is released") \
     X(3, "pass", "uncounted-code", "no call reports the size of code, its static data and kernels loaded at first use: the agent finds them in the driver's count and charges them as residual") \
-    X(4, "release", "checkpoint", "this process's memory leaves its GPUs, and its charge is released") \
-    X(5, "pass", "checkpoint-state", "moves no memory") \
+    X(4, "pass", "checkpoint-state", "moves no memory") \
+    X(5, "release", "checkpoint", "this process's memory leaves its GPUs, and its charge is released") \
     X(6, "reserve", "checkpoint", "the memory must fit again before it is restored") \
     X(7, "track", "checkpoint", "a running process has its memory, also if another process restored it") \
     X(8, "pass", "diagnostics", "errors, logs, profiling and core dumps") \
@@ -815,44 +866,45 @@
     X(19, "virtualize", "memory", "the total is the grant, free is what the container may still allocate") \
     X(20, "pass", "graphics", "graphics interoperability: the memory belongs to the graphics API; the agent sees it in the driver's count") \
     X(21, "pass", "external-views", "maps imported memory, which is charged at its import") \
-    X(22, "pass", "code-facts", "reads or configures loaded code") \
-    X(23, "pass", "graphics-contexts", "contexts for OpenGL and VDPAU: charged when they are first current in a call that allocates memory") \
-    X(24, "pass", "tables", "CUDA's runtime verifies the driver by the addresses in these tables, so they stay unchanged") \
-    X(25, "resolve", "look-up", "the result is wrapped if, and only if, it is a variant that this table knows") \
-    X(26, "pass", "graph-editing", "describes work without running it; memory nodes are read when the graph is instantiated") \
-    X(27, "reserve", "graphs", "the memory nodes of a graph must fit; the charge is what the driver has reserved for graphs") \
-    X(28, "gate", "launch", "starts kernels") \
-    X(29, "reserve", "green", "a green context is charged as a context, and so is the primary one that it keeps alive") \
-    X(30, "release", "green", "what was allocated in it belongs to the primary context, which may end with it") \
-    X(31, "pass", "streams", "a stream is a queue and holds no memory") \
-    X(32, "reserve", "external", "memory of another API, which nothing else counts; memory of a CUDA process is charged to its owner") \
-    X(33, "track", "start", "the first call of any program: maps the limits page and the ledger") \
-    X(34, "pass", "ipc", "the exporting process pays") \
-    X(35, "track", "ipc-export", "its charge may outlast its owner's free, as another process may have it open") \
-    X(36, "pass", "virtual-addresses", "address space and access rights are not memory") \
-    X(37, "pass", "residency", "moves or advises on memory that is charged in full already") \
-    X(38, "reserve", "linear", "device memory by bytes, in granules") \
-    X(39, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
-    X(40, "pass", "host-memory", "page-locked host memory is not device memory") \
-    X(41, "reserve", "managed", "charged in full at allocation, as a managed block can become resident at any time") \
-    X(42, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
-    X(43, "reserve", "vmm", "physical memory; host memory is free of charge") \
-    X(44, "track", "export", "marks exported memory, to recognize it if this process imports it") \
-    X(45, "release", "linear", "the driver frees first, then the charge is released") \
-    X(46, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
-    X(47, "track", "import", "memory of another process: its owner pays") \
-    X(48, "track", "vmm", "one more reference to physical memory that is charged already") \
-    X(49, "track", "arrays", "physical memory under sparse and deferred arrays lives as long as it is mapped there") \
-    X(50, "pass", "undocumented", "exported without a public declaration; memory they may take is charged as residual") \
-    X(51, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
-    X(52, "release", "pools", "the pool's reserved bytes shrink") \
-    X(53, "pass", "pool-sharing", "the exporting process pays") \
-    X(54, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(55, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(56, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
-    X(57, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
+    X(22, "pass", "copies", "bounded work of the copy engines, or of the SMs for the length of one copy; not gated") \
+    X(23, "pass", "code-facts", "reads or configures loaded code") \
+    X(24, "pass", "graphics-contexts", "contexts for OpenGL and VDPAU: charged when they are first current in a call that allocates memory") \
+    X(25, "pass", "tables", "CUDA's runtime verifies the driver by the addresses in these tables, so they stay unchanged") \
+    X(26, "resolve", "look-up", "the result is wrapped if, and only if, it is a variant that this table knows") \
+    X(27, "pass", "graph-editing", "describes work without running it; memory nodes are read when the graph is instantiated") \
+    X(28, "reserve", "graphs", "the memory nodes of a graph must fit; the charge is what the driver has reserved for graphs") \
+    X(29, "gate", "launch", "starts kernels") \
+    X(30, "reserve", "green", "a green context is charged as a context, and so is the primary one that it keeps alive") \
+    X(31, "release", "green", "what was allocated in it belongs to the primary context, which may end with it") \
+    X(32, "pass", "streams", "a stream is a queue and holds no memory") \
+    X(33, "reserve", "external", "memory of another API, which nothing else counts; memory of a CUDA process is charged to its owner") \
+    X(34, "track", "start", "the first call of any program: maps the limits page and the ledger") \
+    X(35, "pass", "ipc", "the exporting process pays") \
+    X(36, "track", "ipc-export", "its charge may outlast its owner's free, as another process may have it open") \
+    X(37, "pass", "endpoints", "binds memory that was charged when it was created; what an endpoint itself takes is charged as residual") \
+    X(38, "pass", "virtual-addresses", "address space and access rights are not memory") \
+    X(39, "pass", "residency", "moves or advises on memory that is charged in full already") \
+    X(40, "reserve", "linear", "device memory by bytes, in granules") \
+    X(41, "reserve", "stream-ordered", "the pool's reserved bytes are the charge, read back from the driver") \
+    X(42, "pass", "host-memory", "page-locked host memory is not device memory") \
+    X(43, "reserve", "managed", "charged in full at allocation, as a managed block can become resident at any time") \
+    X(44, "reserve", "vmm", "physical memory; host memory is free of charge") \
+    X(45, "track", "export", "marks exported memory, to recognize it if this process imports it") \
+    X(46, "release", "linear", "the driver frees first, then the charge is released") \
+    X(47, "release", "stream-ordered", "memory stays with the pool until the pool gives it back") \
+    X(48, "track", "import", "memory of another process: its owner pays") \
+    X(49, "track", "vmm", "one more reference to physical memory that is charged already") \
+    X(50, "track", "arrays", "physical memory under sparse and deferred arrays lives as long as it is mapped there") \
+    X(51, "pass", "undocumented", "exported without a public declaration; memory they may take is charged as residual") \
+    X(52, "track", "pools", "known pools can be trimmed before a request is refused, and are read back after each change") \
+    X(53, "release", "pools", "the pool's reserved bytes shrink") \
+    X(54, "pass", "pool-sharing", "the exporting process pays") \
+    X(55, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
+    X(56, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(57, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
     X(58, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
-    X(59, "pass", "textures", "views of memory that is charged already")
+    X(59, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
+    X(60, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real entry point. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -860,92 +912,92 @@ enum {
     COT_AT_cuArrayCreate = 4,
     COT_AT_cuArrayCreate_v2 = 5,
     COT_AT_cuArrayDestroy = 6,
-    COT_AT_cuCheckpointProcessCheckpoint = 13,
-    COT_AT_cuCheckpointProcessRestore = 17,
-    COT_AT_cuCheckpointProcessUnlock = 18,
-    COT_AT_cuCtxAttach = 24,
-    COT_AT_cuCtxCreate = 25,
-    COT_AT_cuCtxCreate_v2 = 26,
-    COT_AT_cuCtxCreate_v3 = 27,
-    COT_AT_cuCtxCreate_v4 = 28,
-    COT_AT_cuCtxDestroy = 29,
-    COT_AT_cuCtxDestroy_v2 = 30,
-    COT_AT_cuCtxDetach = 31,
-    COT_AT_cuCtxFromGreenCtx = 34,
-    COT_AT_cuCtxSetLimit = 56,
-    COT_AT_cuDestroyExternalMemory = 61,
-    COT_AT_cuDeviceGraphMemTrim = 87,
-    COT_AT_cuDevicePrimaryCtxRelease = 89,
-    COT_AT_cuDevicePrimaryCtxRelease_v2 = 90,
-    COT_AT_cuDevicePrimaryCtxReset = 91,
-    COT_AT_cuDevicePrimaryCtxReset_v2 = 92,
-    COT_AT_cuDevicePrimaryCtxRetain = 93,
-    COT_AT_cuDeviceTotalMem = 99,
-    COT_AT_cuDeviceTotalMem_v2 = 100,
-    COT_AT_cuGetProcAddress = 159,
-    COT_AT_cuGetProcAddress_v2 = 160,
-    COT_AT_cuGraphExecDestroy = 194,
-    COT_AT_cuGraphInstantiate = 218,
-    COT_AT_cuGraphInstantiateWithFlags = 219,
-    COT_AT_cuGraphInstantiateWithParams = 220,
-    COT_AT_cuGraphInstantiateWithParams_ptsz = 221,
-    COT_AT_cuGraphInstantiate_v2 = 222,
-    COT_AT_cuGraphLaunch = 230,
-    COT_AT_cuGraphLaunch_ptsz = 231,
-    COT_AT_cuGraphUpload = 251,
-    COT_AT_cuGraphUpload_ptsz = 252,
-    COT_AT_cuGreenCtxCreate = 270,
-    COT_AT_cuGreenCtxDestroy = 271,
-    COT_AT_cuImportExternalMemory = 277,
-    COT_AT_cuInit = 279,
-    COT_AT_cuIpcGetMemHandle = 282,
-    COT_AT_cuLaunch = 293,
-    COT_AT_cuLaunchCooperativeKernel = 294,
-    COT_AT_cuLaunchCooperativeKernelMultiDevice = 295,
-    COT_AT_cuLaunchCooperativeKernel_ptsz = 296,
-    COT_AT_cuLaunchGrid = 297,
-    COT_AT_cuLaunchGridAsync = 298,
-    COT_AT_cuLaunchKernel = 301,
-    COT_AT_cuLaunchKernelEx = 302,
-    COT_AT_cuLaunchKernelEx_ptsz = 303,
-    COT_AT_cuLaunchKernel_ptsz = 304,
-    COT_AT_cuMemAlloc = 332,
-    COT_AT_cuMemAllocAsync = 333,
-    COT_AT_cuMemAllocAsync_ptsz = 334,
-    COT_AT_cuMemAllocFromPoolAsync = 335,
-    COT_AT_cuMemAllocFromPoolAsync_ptsz = 336,
-    COT_AT_cuMemAllocManaged = 339,
-    COT_AT_cuMemAllocPitch = 340,
-    COT_AT_cuMemAllocPitch_v2 = 341,
-    COT_AT_cuMemAlloc_v2 = 342,
-    COT_AT_cuMemCreate = 345,
-    COT_AT_cuMemExportToShareableHandle = 350,
-    COT_AT_cuMemFree = 351,
-    COT_AT_cuMemFreeAsync = 352,
-    COT_AT_cuMemFreeAsync_ptsz = 353,
-    COT_AT_cuMemFree_v2 = 355,
-    COT_AT_cuMemGetInfo = 363,
-    COT_AT_cuMemGetInfo_v2 = 364,
-    COT_AT_cuMemImportFromShareableHandle = 374,
-    COT_AT_cuMemMap = 375,
-    COT_AT_cuMemMapArrayAsync = 376,
-    COT_AT_cuMemMapArrayAsync_ptsz = 377,
-    COT_AT_cuMemPoolCreate = 381,
-    COT_AT_cuMemPoolDestroy = 382,
-    COT_AT_cuMemPoolTrimTo = 391,
-    COT_AT_cuMemRelease = 400,
-    COT_AT_cuMemRetainAllocationHandle = 401,
-    COT_AT_cuMemUnmap = 404,
-    COT_AT_cuMipmappedArrayCreate = 510,
-    COT_AT_cuMipmappedArrayDestroy = 511,
-    COT_AT_cuStreamBeginCapture = 568,
-    COT_AT_cuStreamBeginCaptureToGraph = 569,
-    COT_AT_cuStreamBeginCaptureToGraph_ptsz = 570,
-    COT_AT_cuStreamBeginCapture_ptsz = 571,
-    COT_AT_cuStreamBeginCapture_v2 = 572,
-    COT_AT_cuStreamBeginCapture_v2_ptsz = 573,
-    COT_AT_cuStreamDestroy = 579,
-    COT_AT_cuStreamDestroy_v2 = 580,
-    COT_AT_cuStreamWaitEvent = 618,
-    COT_AT_cuStreamWaitEvent_ptsz = 619,
+    COT_AT_cuCheckpointProcessCheckpoint = 14,
+    COT_AT_cuCheckpointProcessRestore = 18,
+    COT_AT_cuCheckpointProcessUnlock = 19,
+    COT_AT_cuCtxAttach = 29,
+    COT_AT_cuCtxCreate = 30,
+    COT_AT_cuCtxCreate_v2 = 31,
+    COT_AT_cuCtxCreate_v3 = 32,
+    COT_AT_cuCtxCreate_v4 = 33,
+    COT_AT_cuCtxDestroy = 34,
+    COT_AT_cuCtxDestroy_v2 = 35,
+    COT_AT_cuCtxDetach = 36,
+    COT_AT_cuCtxFromGreenCtx = 39,
+    COT_AT_cuCtxSetLimit = 61,
+    COT_AT_cuDestroyExternalMemory = 66,
+    COT_AT_cuDeviceGraphMemTrim = 96,
+    COT_AT_cuDevicePrimaryCtxRelease = 98,
+    COT_AT_cuDevicePrimaryCtxRelease_v2 = 99,
+    COT_AT_cuDevicePrimaryCtxReset = 100,
+    COT_AT_cuDevicePrimaryCtxReset_v2 = 101,
+    COT_AT_cuDevicePrimaryCtxRetain = 102,
+    COT_AT_cuDeviceTotalMem = 108,
+    COT_AT_cuDeviceTotalMem_v2 = 109,
+    COT_AT_cuGetProcAddress = 171,
+    COT_AT_cuGetProcAddress_v2 = 172,
+    COT_AT_cuGraphExecDestroy = 207,
+    COT_AT_cuGraphInstantiate = 233,
+    COT_AT_cuGraphInstantiateWithFlags = 234,
+    COT_AT_cuGraphInstantiateWithParams = 235,
+    COT_AT_cuGraphInstantiateWithParams_ptsz = 236,
+    COT_AT_cuGraphInstantiate_v2 = 237,
+    COT_AT_cuGraphLaunch = 245,
+    COT_AT_cuGraphLaunch_ptsz = 246,
+    COT_AT_cuGraphUpload = 271,
+    COT_AT_cuGraphUpload_ptsz = 272,
+    COT_AT_cuGreenCtxCreate = 290,
+    COT_AT_cuGreenCtxDestroy = 291,
+    COT_AT_cuImportExternalMemory = 297,
+    COT_AT_cuInit = 299,
+    COT_AT_cuIpcGetMemHandle = 302,
+    COT_AT_cuLaunch = 314,
+    COT_AT_cuLaunchCooperativeKernel = 315,
+    COT_AT_cuLaunchCooperativeKernelMultiDevice = 316,
+    COT_AT_cuLaunchCooperativeKernel_ptsz = 317,
+    COT_AT_cuLaunchGrid = 318,
+    COT_AT_cuLaunchGridAsync = 319,
+    COT_AT_cuLaunchKernel = 324,
+    COT_AT_cuLaunchKernelEx = 325,
+    COT_AT_cuLaunchKernelEx_ptsz = 326,
+    COT_AT_cuLaunchKernel_ptsz = 327,
+    COT_AT_cuMemAlloc = 367,
+    COT_AT_cuMemAllocAsync = 368,
+    COT_AT_cuMemAllocAsync_ptsz = 369,
+    COT_AT_cuMemAllocFromPoolAsync = 370,
+    COT_AT_cuMemAllocFromPoolAsync_ptsz = 371,
+    COT_AT_cuMemAllocManaged = 374,
+    COT_AT_cuMemAllocPitch = 375,
+    COT_AT_cuMemAllocPitch_v2 = 376,
+    COT_AT_cuMemAlloc_v2 = 377,
+    COT_AT_cuMemCreate = 380,
+    COT_AT_cuMemExportToShareableHandle = 385,
+    COT_AT_cuMemFree = 386,
+    COT_AT_cuMemFreeAsync = 387,
+    COT_AT_cuMemFreeAsync_ptsz = 388,
+    COT_AT_cuMemFree_v2 = 390,
+    COT_AT_cuMemGetInfo = 398,
+    COT_AT_cuMemGetInfo_v2 = 399,
+    COT_AT_cuMemImportFromShareableHandle = 410,
+    COT_AT_cuMemMap = 411,
+    COT_AT_cuMemMapArrayAsync = 412,
+    COT_AT_cuMemMapArrayAsync_ptsz = 413,
+    COT_AT_cuMemPoolCreate = 417,
+    COT_AT_cuMemPoolDestroy = 418,
+    COT_AT_cuMemPoolTrimTo = 427,
+    COT_AT_cuMemRelease = 436,
+    COT_AT_cuMemRetainAllocationHandle = 437,
+    COT_AT_cuMemUnmap = 440,
+    COT_AT_cuMipmappedArrayCreate = 550,
+    COT_AT_cuMipmappedArrayDestroy = 551,
+    COT_AT_cuStreamBeginCapture = 610,
+    COT_AT_cuStreamBeginCaptureToGraph = 613,
+    COT_AT_cuStreamBeginCaptureToGraph_ptsz = 614,
+    COT_AT_cuStreamBeginCapture_ptsz = 615,
+    COT_AT_cuStreamBeginCapture_v2 = 616,
+    COT_AT_cuStreamBeginCapture_v2_ptsz = 617,
+    COT_AT_cuStreamDestroy = 625,
+    COT_AT_cuStreamDestroy_v2 = 626,
+    COT_AT_cuStreamWaitEvent = 668,
+    COT_AT_cuStreamWaitEvent_ptsz = 669,
 };

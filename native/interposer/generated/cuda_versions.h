@@ -14,667 +14,718 @@ static const struct version_row VERSION_ROWS[] = {
     {9, 11060, 28, 0, 1}, /* cuArrayGetMemoryRequirements */
     {10, 11020, 15, 0, 1}, /* cuArrayGetPlane */
     {11, 11010, 26, 0, 1}, /* cuArrayGetSparseProperties */
-    {13, 12080, 29, 0, 1}, /* cuCheckpointProcessCheckpoint */
-    {14, 12080, 37, 0, 1}, /* cuCheckpointProcessGetRestoreThreadId */
-    {15, 12080, 27, 0, 1}, /* cuCheckpointProcessGetState */
-    {16, 12080, 23, 0, 1}, /* cuCheckpointProcessLock */
-    {17, 12080, 26, 0, 1}, /* cuCheckpointProcessRestore */
-    {18, 12080, 25, 0, 1}, /* cuCheckpointProcessUnlock */
-    {20, 12010, 22, 0, 1}, /* cuCoredumpGetAttribute */
-    {21, 12010, 28, 0, 1}, /* cuCoredumpGetAttributeGlobal */
-    {22, 12010, 22, 0, 1}, /* cuCoredumpSetAttribute */
-    {23, 12010, 28, 0, 1}, /* cuCoredumpSetAttributeGlobal */
-    {24, 2000, 11, 0, 1}, /* cuCtxAttach */
-    {25, 2000, 11, 0, 0}, /* cuCtxCreate */
-    {26, 3020, 11, 0, 0}, /* cuCtxCreate_v2 */
-    {27, 11040, 11, 0, 0}, /* cuCtxCreate_v3 */
-    {28, 12050, 11, 0, 1}, /* cuCtxCreate_v4 */
-    {29, 2000, 12, 0, 0}, /* cuCtxDestroy */
-    {30, 4000, 12, 0, 1}, /* cuCtxDestroy_v2 */
-    {31, 2000, 11, 0, 1}, /* cuCtxDetach */
-    {32, 4000, 22, 0, 1}, /* cuCtxDisablePeerAccess */
-    {33, 4000, 21, 0, 1}, /* cuCtxEnablePeerAccess */
-    {34, 12040, 17, 0, 1}, /* cuCtxFromGreenCtx */
-    {35, 3020, 18, 0, 1}, /* cuCtxGetApiVersion */
-    {36, 3020, 19, 0, 1}, /* cuCtxGetCacheConfig */
-    {37, 4000, 15, 0, 1}, /* cuCtxGetCurrent */
-    {38, 12040, 19, 0, 1}, /* cuCtxGetDevResource */
-    {39, 2000, 14, 0, 0}, /* cuCtxGetDevice */
-    {40, 13000, 14, 0, 1}, /* cuCtxGetDevice_v2 */
-    {41, 11040, 20, 0, 1}, /* cuCtxGetExecAffinity */
-    {42, 7000, 13, 0, 1}, /* cuCtxGetFlags */
-    {43, 12000, 10, 0, 1}, /* cuCtxGetId */
-    {44, 3010, 13, 0, 1}, /* cuCtxGetLimit */
-    {45, 4020, 23, 0, 1}, /* cuCtxGetSharedMemConfig */
-    {46, 5050, 27, 0, 1}, /* cuCtxGetStreamPriorityRange */
-    {47, 2000, 15, 0, 0}, /* cuCtxPopCurrent */
-    {48, 4000, 15, 0, 1}, /* cuCtxPopCurrent_v2 */
-    {49, 2000, 16, 0, 0}, /* cuCtxPushCurrent */
-    {50, 4000, 16, 0, 1}, /* cuCtxPushCurrent_v2 */
-    {51, 12050, 16, 0, 1}, /* cuCtxRecordEvent */
-    {52, 11000, 27, 0, 1}, /* cuCtxResetPersistingL2Cache */
-    {53, 3020, 19, 0, 1}, /* cuCtxSetCacheConfig */
-    {54, 4000, 15, 0, 1}, /* cuCtxSetCurrent */
-    {55, 12010, 13, 0, 1}, /* cuCtxSetFlags */
-    {56, 3010, 13, 0, 1}, /* cuCtxSetLimit */
-    {57, 4020, 23, 0, 1}, /* cuCtxSetSharedMemConfig */
-    {58, 2000, 16, 0, 0}, /* cuCtxSynchronize */
-    {59, 13000, 16, 0, 1}, /* cuCtxSynchronize_v2 */
-    {60, 12050, 14, 0, 1}, /* cuCtxWaitEvent */
-    {61, 10000, 23, 0, 1}, /* cuDestroyExternalMemory */
-    {62, 10000, 26, 0, 1}, /* cuDestroyExternalSemaphore */
-    {63, 12040, 25, 0, 1}, /* cuDevResourceGenerateDesc */
-    {64, 12040, 27, 0, 1}, /* cuDevSmResourceSplitByCount */
-    {65, 4000, 21, 0, 1}, /* cuDeviceCanAccessPeer */
-    {66, 2000, 25, 0, 1}, /* cuDeviceComputeCapability */
-    {67, 2000, 11, 0, 1}, /* cuDeviceGet */
-    {68, 2000, 20, 0, 1}, /* cuDeviceGetAttribute */
-    {69, 4010, 21, 0, 1}, /* cuDeviceGetByPCIBusId */
-    {70, 2000, 16, 0, 1}, /* cuDeviceGetCount */
-    {71, 11020, 25, 0, 1}, /* cuDeviceGetDefaultMemPool */
-    {72, 12040, 22, 0, 1}, /* cuDeviceGetDevResource */
-    {73, 11040, 30, 0, 1}, /* cuDeviceGetExecAffinitySupport */
-    {74, 11040, 28, 0, 1}, /* cuDeviceGetGraphMemAttribute */
-    {75, 13000, 33, 0, 1}, /* cuDeviceGetHostAtomicCapabilities */
-    {76, 10000, 15, 0, 1}, /* cuDeviceGetLuid */
-    {77, 11020, 18, 0, 1}, /* cuDeviceGetMemPool */
-    {78, 2000, 15, 0, 1}, /* cuDeviceGetName */
-    {79, 10020, 30, 0, 1}, /* cuDeviceGetNvSciSyncAttributes */
-    {80, 13000, 32, 0, 1}, /* cuDeviceGetP2PAtomicCapabilities */
-    {81, 8000, 23, 0, 1}, /* cuDeviceGetP2PAttribute */
-    {82, 4010, 19, 0, 1}, /* cuDeviceGetPCIBusId */
-    {83, 2000, 21, 0, 1}, /* cuDeviceGetProperties */
-    {84, 11010, 34, 0, 1}, /* cuDeviceGetTexture1DLinearMaxWidth */
-    {85, 9020, 15, 0, 0}, /* cuDeviceGetUuid */
-    {86, 11040, 15, 0, 1}, /* cuDeviceGetUuid_v2 */
-    {87, 11040, 20, 0, 1}, /* cuDeviceGraphMemTrim */
-    {88, 7000, 26, 0, 1}, /* cuDevicePrimaryCtxGetState */
-    {89, 7000, 25, 0, 0}, /* cuDevicePrimaryCtxRelease */
-    {90, 11000, 25, 0, 1}, /* cuDevicePrimaryCtxRelease_v2 */
-    {91, 7000, 23, 0, 0}, /* cuDevicePrimaryCtxReset */
-    {92, 11000, 23, 0, 1}, /* cuDevicePrimaryCtxReset_v2 */
-    {93, 7000, 24, 0, 1}, /* cuDevicePrimaryCtxRetain */
-    {94, 7000, 26, 0, 0}, /* cuDevicePrimaryCtxSetFlags */
-    {95, 11000, 26, 0, 1}, /* cuDevicePrimaryCtxSetFlags_v2 */
-    {96, 12040, 33, 0, 1}, /* cuDeviceRegisterAsyncNotification */
-    {97, 11040, 28, 0, 1}, /* cuDeviceSetGraphMemAttribute */
-    {98, 11020, 18, 0, 1}, /* cuDeviceSetMemPool */
-    {99, 2000, 16, 0, 0}, /* cuDeviceTotalMem */
-    {100, 3020, 16, 0, 1}, /* cuDeviceTotalMem_v2 */
-    {101, 12040, 35, 0, 1}, /* cuDeviceUnregisterAsyncNotification */
-    {103, 2020, 18, 0, 1}, /* cuDriverGetVersion */
-    {104, 7000, 31, 0, 1}, /* cuEGLStreamConsumerAcquireFrame */
-    {105, 7000, 26, 0, 1}, /* cuEGLStreamConsumerConnect */
-    {106, 8000, 35, 0, 1}, /* cuEGLStreamConsumerConnectWithFlags */
-    {107, 7000, 29, 0, 1}, /* cuEGLStreamConsumerDisconnect */
-    {108, 7000, 31, 0, 1}, /* cuEGLStreamConsumerReleaseFrame */
-    {109, 7000, 26, 0, 1}, /* cuEGLStreamProducerConnect */
-    {110, 7000, 29, 0, 1}, /* cuEGLStreamProducerDisconnect */
-    {111, 7000, 31, 0, 1}, /* cuEGLStreamProducerPresentFrame */
-    {112, 7000, 30, 0, 1}, /* cuEGLStreamProducerReturnFrame */
-    {113, 2000, 13, 0, 1}, /* cuEventCreate */
-    {114, 9000, 24, 0, 1}, /* cuEventCreateFromEGLSync */
-    {116, 2000, 14, 0, 0}, /* cuEventDestroy */
-    {117, 4000, 14, 0, 1}, /* cuEventDestroy_v2 */
-    {118, 2000, 18, 0, 0}, /* cuEventElapsedTime */
-    {119, 12080, 18, 0, 1}, /* cuEventElapsedTime_v2 */
-    {120, 2000, 12, 0, 1}, /* cuEventQuery */
-    {121, 2000, 13, 0, 0}, /* cuEventRecord */
-    {124, 7000, 13, 1, 1}, /* cuEventRecord_ptsz */
-    {122, 11010, 22, 0, 0}, /* cuEventRecordWithFlags */
-    {123, 11010, 22, 1, 1}, /* cuEventRecordWithFlags_ptsz */
-    {125, 2000, 18, 0, 1}, /* cuEventSynchronize */
-    {126, 10000, 31, 0, 1}, /* cuExternalMemoryGetMappedBuffer */
-    {127, 10000, 39, 0, 1}, /* cuExternalMemoryGetMappedMipmappedArray */
-    {128, 11030, 26, 0, 1}, /* cuFlushGPUDirectRDMAWrites */
-    {129, 2020, 18, 0, 1}, /* cuFuncGetAttribute */
-    {130, 11000, 15, 0, 1}, /* cuFuncGetModule */
-    {131, 12030, 13, 0, 1}, /* cuFuncGetName */
-    {132, 12040, 18, 0, 1}, /* cuFuncGetParamInfo */
-    {133, 12040, 14, 0, 1}, /* cuFuncIsLoaded */
-    {134, 12040, 10, 0, 1}, /* cuFuncLoad */
-    {135, 9000, 18, 0, 1}, /* cuFuncSetAttribute */
-    {136, 2000, 19, 0, 1}, /* cuFuncSetBlockShape */
-    {137, 3000, 20, 0, 1}, /* cuFuncSetCacheConfig */
-    {138, 4020, 24, 0, 1}, /* cuFuncSetSharedMemConfig */
-    {139, 2000, 19, 0, 1}, /* cuFuncSetSharedSize */
-    {140, 2000, 13, 0, 0}, /* cuGLCtxCreate */
-    {141, 3020, 13, 0, 1}, /* cuGLCtxCreate_v2 */
-    {142, 4010, 14, 0, 0}, /* cuGLGetDevices */
-    {143, 6050, 14, 0, 1}, /* cuGLGetDevices_v2 */
-    {144, 2000, 8, 0, 1}, /* cuGLInit */
-    {145, 2000, 19, 0, 0}, /* cuGLMapBufferObject */
-    {149, 3020, 19, 0, 0}, /* cuGLMapBufferObject_v2 */
-    {150, 7000, 19, 1, 1}, /* cuGLMapBufferObject_v2_ptds */
-    {146, 2030, 24, 0, 0}, /* cuGLMapBufferObjectAsync */
-    {147, 3020, 24, 0, 0}, /* cuGLMapBufferObjectAsync_v2 */
-    {148, 7000, 24, 1, 1}, /* cuGLMapBufferObjectAsync_v2_ptsz */
-    {151, 2000, 24, 0, 1}, /* cuGLRegisterBufferObject */
-    {152, 2030, 27, 0, 1}, /* cuGLSetBufferObjectMapFlags */
-    {153, 2000, 21, 0, 1}, /* cuGLUnmapBufferObject */
-    {154, 2030, 26, 0, 1}, /* cuGLUnmapBufferObjectAsync */
-    {155, 2000, 26, 0, 1}, /* cuGLUnregisterBufferObject */
-    {156, 6000, 14, 0, 1}, /* cuGetErrorName */
-    {157, 6000, 16, 0, 1}, /* cuGetErrorString */
-    {158, 3000, 16, 0, 1}, /* cuGetExportTable */
-    {159, 11030, 16, 0, 0}, /* cuGetProcAddress */
-    {160, 12000, 16, 0, 1}, /* cuGetProcAddress_v2 */
-    {161, 11070, 24, 0, 1}, /* cuGraphAddBatchMemOpNode */
-    {162, 10000, 24, 0, 1}, /* cuGraphAddChildGraphNode */
-    {163, 10000, 22, 0, 0}, /* cuGraphAddDependencies */
-    {164, 12030, 22, 0, 1}, /* cuGraphAddDependencies_v2 */
-    {165, 10000, 19, 0, 1}, /* cuGraphAddEmptyNode */
-    {166, 11010, 25, 0, 1}, /* cuGraphAddEventRecordNode */
-    {167, 11010, 23, 0, 1}, /* cuGraphAddEventWaitNode */
-    {168, 11020, 38, 0, 1}, /* cuGraphAddExternalSemaphoresSignalNode */
-    {169, 11020, 36, 0, 1}, /* cuGraphAddExternalSemaphoresWaitNode */
-    {170, 10000, 18, 0, 1}, /* cuGraphAddHostNode */
-    {171, 10000, 20, 0, 0}, /* cuGraphAddKernelNode */
-    {172, 12000, 20, 0, 1}, /* cuGraphAddKernelNode_v2 */
-    {173, 11040, 22, 0, 1}, /* cuGraphAddMemAllocNode */
-    {174, 11040, 21, 0, 1}, /* cuGraphAddMemFreeNode */
-    {175, 10000, 20, 0, 1}, /* cuGraphAddMemcpyNode */
-    {176, 10000, 20, 0, 1}, /* cuGraphAddMemsetNode */
-    {177, 12020, 14, 0, 0}, /* cuGraphAddNode */
-    {178, 12030, 14, 0, 1}, /* cuGraphAddNode_v2 */
-    {179, 11070, 30, 0, 1}, /* cuGraphBatchMemOpNodeGetParams */
-    {180, 11070, 30, 0, 1}, /* cuGraphBatchMemOpNodeSetParams */
-    {181, 10000, 29, 0, 1}, /* cuGraphChildGraphNodeGetGraph */
-    {182, 10000, 12, 0, 1}, /* cuGraphClone */
-    {183, 12030, 30, 0, 1}, /* cuGraphConditionalHandleCreate */
-    {184, 10000, 13, 0, 1}, /* cuGraphCreate */
-    {185, 11030, 20, 0, 1}, /* cuGraphDebugDotPrint */
-    {186, 10000, 14, 0, 1}, /* cuGraphDestroy */
-    {187, 10000, 18, 0, 1}, /* cuGraphDestroyNode */
-    {188, 11010, 30, 0, 1}, /* cuGraphEventRecordNodeGetEvent */
-    {189, 11010, 30, 0, 1}, /* cuGraphEventRecordNodeSetEvent */
-    {190, 11010, 28, 0, 1}, /* cuGraphEventWaitNodeGetEvent */
-    {191, 11010, 28, 0, 1}, /* cuGraphEventWaitNodeSetEvent */
-    {192, 11070, 34, 0, 1}, /* cuGraphExecBatchMemOpNodeSetParams */
-    {193, 11010, 34, 0, 1}, /* cuGraphExecChildGraphNodeSetParams */
-    {194, 10000, 18, 0, 1}, /* cuGraphExecDestroy */
-    {195, 11010, 34, 0, 1}, /* cuGraphExecEventRecordNodeSetEvent */
-    {196, 11010, 32, 0, 1}, /* cuGraphExecEventWaitNodeSetEvent */
-    {197, 11020, 48, 0, 1}, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
-    {198, 11020, 46, 0, 1}, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
-    {199, 12000, 19, 0, 1}, /* cuGraphExecGetFlags */
-    {200, 10020, 28, 0, 1}, /* cuGraphExecHostNodeSetParams */
-    {201, 10010, 30, 0, 0}, /* cuGraphExecKernelNodeSetParams */
-    {202, 12000, 30, 0, 1}, /* cuGraphExecKernelNodeSetParams_v2 */
-    {203, 10020, 30, 0, 1}, /* cuGraphExecMemcpyNodeSetParams */
-    {204, 10020, 30, 0, 1}, /* cuGraphExecMemsetNodeSetParams */
-    {205, 12020, 24, 0, 1}, /* cuGraphExecNodeSetParams */
-    {206, 10020, 17, 0, 0}, /* cuGraphExecUpdate */
-    {207, 12000, 17, 0, 1}, /* cuGraphExecUpdate_v2 */
-    {208, 11020, 44, 0, 1}, /* cuGraphExternalSemaphoresSignalNodeGetParams */
-    {209, 11020, 44, 0, 1}, /* cuGraphExternalSemaphoresSignalNodeSetParams */
-    {210, 11020, 42, 0, 1}, /* cuGraphExternalSemaphoresWaitNodeGetParams */
-    {211, 11020, 42, 0, 1}, /* cuGraphExternalSemaphoresWaitNodeSetParams */
-    {212, 10000, 15, 0, 0}, /* cuGraphGetEdges */
-    {213, 12030, 15, 0, 1}, /* cuGraphGetEdges_v2 */
-    {214, 10000, 15, 0, 1}, /* cuGraphGetNodes */
-    {215, 10000, 19, 0, 1}, /* cuGraphGetRootNodes */
-    {216, 10000, 24, 0, 1}, /* cuGraphHostNodeGetParams */
-    {217, 10000, 24, 0, 1}, /* cuGraphHostNodeSetParams */
-    {218, 10000, 18, 0, 0}, /* cuGraphInstantiate */
-    {222, 11000, 18, 0, 1}, /* cuGraphInstantiate_v2 */
-    {219, 11040, 27, 0, 1}, /* cuGraphInstantiateWithFlags */
-    {220, 12000, 28, 0, 0}, /* cuGraphInstantiateWithParams */
-    {221, 12000, 28, 1, 1}, /* cuGraphInstantiateWithParams_ptsz */
-    {223, 11000, 31, 0, 1}, /* cuGraphKernelNodeCopyAttributes */
-    {224, 11000, 29, 0, 1}, /* cuGraphKernelNodeGetAttribute */
-    {225, 10000, 26, 0, 0}, /* cuGraphKernelNodeGetParams */
-    {226, 12000, 26, 0, 1}, /* cuGraphKernelNodeGetParams_v2 */
-    {227, 11000, 29, 0, 1}, /* cuGraphKernelNodeSetAttribute */
-    {228, 10000, 26, 0, 0}, /* cuGraphKernelNodeSetParams */
-    {229, 12000, 26, 0, 1}, /* cuGraphKernelNodeSetParams_v2 */
-    {230, 10000, 13, 0, 0}, /* cuGraphLaunch */
-    {231, 10000, 13, 1, 1}, /* cuGraphLaunch_ptsz */
-    {232, 11040, 28, 0, 1}, /* cuGraphMemAllocNodeGetParams */
-    {233, 11040, 27, 0, 1}, /* cuGraphMemFreeNodeGetParams */
-    {234, 10000, 26, 0, 1}, /* cuGraphMemcpyNodeGetParams */
-    {235, 10000, 26, 0, 1}, /* cuGraphMemcpyNodeSetParams */
-    {236, 10000, 26, 0, 1}, /* cuGraphMemsetNodeGetParams */
-    {237, 10000, 26, 0, 1}, /* cuGraphMemsetNodeSetParams */
-    {238, 10000, 22, 0, 1}, /* cuGraphNodeFindInClone */
-    {239, 10000, 26, 0, 0}, /* cuGraphNodeGetDependencies */
-    {240, 12030, 26, 0, 1}, /* cuGraphNodeGetDependencies_v2 */
-    {241, 10000, 28, 0, 0}, /* cuGraphNodeGetDependentNodes */
-    {242, 12030, 28, 0, 1}, /* cuGraphNodeGetDependentNodes_v2 */
-    {243, 11060, 21, 0, 1}, /* cuGraphNodeGetEnabled */
-    {244, 10000, 18, 0, 1}, /* cuGraphNodeGetType */
-    {245, 11060, 21, 0, 1}, /* cuGraphNodeSetEnabled */
-    {246, 12020, 20, 0, 1}, /* cuGraphNodeSetParams */
-    {247, 11030, 24, 0, 1}, /* cuGraphReleaseUserObject */
-    {248, 10000, 25, 0, 0}, /* cuGraphRemoveDependencies */
-    {249, 12030, 25, 0, 1}, /* cuGraphRemoveDependencies_v2 */
-    {250, 11030, 23, 0, 1}, /* cuGraphRetainUserObject */
-    {251, 11010, 13, 0, 0}, /* cuGraphUpload */
-    {252, 11010, 13, 1, 1}, /* cuGraphUpload_ptsz */
-    {253, 7000, 26, 0, 1}, /* cuGraphicsEGLRegisterImage */
-    {254, 3000, 26, 0, 1}, /* cuGraphicsGLRegisterBuffer */
-    {255, 3000, 25, 0, 1}, /* cuGraphicsGLRegisterImage */
-    {256, 3000, 22, 0, 0}, /* cuGraphicsMapResources */
-    {257, 7000, 22, 1, 1}, /* cuGraphicsMapResources_ptsz */
-    {258, 7000, 35, 0, 1}, /* cuGraphicsResourceGetMappedEglFrame */
-    {259, 5000, 41, 0, 1}, /* cuGraphicsResourceGetMappedMipmappedArray */
-    {260, 3000, 34, 0, 0}, /* cuGraphicsResourceGetMappedPointer */
-    {261, 3020, 34, 0, 1}, /* cuGraphicsResourceGetMappedPointer_v2 */
-    {262, 3000, 29, 0, 0}, /* cuGraphicsResourceSetMapFlags */
-    {263, 6050, 29, 0, 1}, /* cuGraphicsResourceSetMapFlags_v2 */
-    {264, 3000, 35, 0, 1}, /* cuGraphicsSubResourceGetMappedArray */
-    {265, 3000, 24, 0, 0}, /* cuGraphicsUnmapResources */
-    {266, 7000, 24, 1, 1}, /* cuGraphicsUnmapResources_ptsz */
-    {267, 3000, 28, 0, 1}, /* cuGraphicsUnregisterResource */
-    {268, 3010, 36, 0, 1}, /* cuGraphicsVDPAURegisterOutputSurface */
-    {269, 3010, 35, 0, 1}, /* cuGraphicsVDPAURegisterVideoSurface */
-    {270, 12040, 16, 0, 1}, /* cuGreenCtxCreate */
-    {271, 12040, 17, 0, 1}, /* cuGreenCtxDestroy */
-    {272, 12040, 24, 0, 1}, /* cuGreenCtxGetDevResource */
-    {273, 12090, 15, 0, 1}, /* cuGreenCtxGetId */
-    {274, 12040, 21, 0, 1}, /* cuGreenCtxRecordEvent */
-    {275, 12050, 22, 0, 1}, /* cuGreenCtxStreamCreate */
-    {276, 12040, 19, 0, 1}, /* cuGreenCtxWaitEvent */
-    {277, 10000, 22, 0, 1}, /* cuImportExternalMemory */
-    {278, 10000, 25, 0, 1}, /* cuImportExternalSemaphore */
-    {279, 2000, 6, 0, 1}, /* cuInit */
-    {280, 4010, 19, 0, 1}, /* cuIpcCloseMemHandle */
-    {281, 4010, 19, 0, 1}, /* cuIpcGetEventHandle */
-    {282, 4010, 17, 0, 1}, /* cuIpcGetMemHandle */
-    {283, 4010, 20, 0, 1}, /* cuIpcOpenEventHandle */
-    {284, 4010, 18, 0, 0}, /* cuIpcOpenMemHandle */
-    {285, 11000, 18, 0, 1}, /* cuIpcOpenMemHandle_v2 */
-    {286, 12000, 20, 0, 1}, /* cuKernelGetAttribute */
-    {287, 12000, 19, 0, 1}, /* cuKernelGetFunction */
-    {288, 12050, 18, 0, 1}, /* cuKernelGetLibrary */
-    {289, 12030, 15, 0, 1}, /* cuKernelGetName */
-    {290, 12040, 20, 0, 1}, /* cuKernelGetParamInfo */
-    {291, 12000, 20, 0, 1}, /* cuKernelSetAttribute */
-    {292, 12000, 22, 0, 1}, /* cuKernelSetCacheConfig */
-    {293, 2000, 8, 0, 1}, /* cuLaunch */
-    {294, 9000, 25, 0, 0}, /* cuLaunchCooperativeKernel */
-    {296, 9000, 25, 1, 1}, /* cuLaunchCooperativeKernel_ptsz */
-    {295, 9000, 36, 0, 1}, /* cuLaunchCooperativeKernelMultiDevice */
-    {297, 2000, 12, 0, 1}, /* cuLaunchGrid */
-    {298, 2000, 17, 0, 1}, /* cuLaunchGridAsync */
-    {299, 10000, 16, 0, 0}, /* cuLaunchHostFunc */
-    {300, 10000, 16, 1, 1}, /* cuLaunchHostFunc_ptsz */
-    {301, 4000, 14, 0, 0}, /* cuLaunchKernel */
-    {304, 7000, 14, 1, 1}, /* cuLaunchKernel_ptsz */
-    {302, 11060, 16, 0, 0}, /* cuLaunchKernelEx */
-    {303, 11060, 16, 1, 1}, /* cuLaunchKernelEx_ptsz */
-    {305, 12040, 25, 0, 1}, /* cuLibraryEnumerateKernels */
-    {306, 12000, 18, 0, 1}, /* cuLibraryGetGlobal */
-    {307, 12000, 18, 0, 1}, /* cuLibraryGetKernel */
-    {308, 12040, 23, 0, 1}, /* cuLibraryGetKernelCount */
-    {309, 12000, 19, 0, 1}, /* cuLibraryGetManaged */
-    {310, 12000, 18, 0, 1}, /* cuLibraryGetModule */
-    {311, 12000, 27, 0, 1}, /* cuLibraryGetUnifiedFunction */
-    {312, 12000, 17, 0, 1}, /* cuLibraryLoadData */
-    {313, 12000, 21, 0, 1}, /* cuLibraryLoadFromFile */
-    {314, 12000, 15, 0, 1}, /* cuLibraryUnload */
-    {315, 5050, 13, 0, 0}, /* cuLinkAddData */
-    {316, 6050, 13, 0, 1}, /* cuLinkAddData_v2 */
-    {317, 5050, 13, 0, 0}, /* cuLinkAddFile */
-    {318, 6050, 13, 0, 1}, /* cuLinkAddFile_v2 */
-    {319, 5050, 14, 0, 1}, /* cuLinkComplete */
-    {320, 5050, 12, 0, 0}, /* cuLinkCreate */
-    {321, 6050, 12, 0, 1}, /* cuLinkCreate_v2 */
-    {322, 5050, 13, 0, 1}, /* cuLinkDestroy */
-    {323, 12090, 13, 0, 1}, /* cuLogsCurrent */
-    {324, 12090, 16, 0, 1}, /* cuLogsDumpToFile */
-    {325, 12090, 18, 0, 1}, /* cuLogsDumpToMemory */
-    {326, 12090, 22, 0, 1}, /* cuLogsRegisterCallback */
-    {327, 12090, 24, 0, 1}, /* cuLogsUnregisterCallback */
-    {328, 10020, 16, 0, 1}, /* cuMemAddressFree */
-    {329, 10020, 19, 0, 1}, /* cuMemAddressReserve */
-    {330, 8000, 11, 0, 0}, /* cuMemAdvise */
-    {331, 12020, 11, 0, 1}, /* cuMemAdvise_v2 */
-    {332, 2000, 10, 0, 0}, /* cuMemAlloc */
-    {342, 3020, 10, 0, 1}, /* cuMemAlloc_v2 */
-    {333, 11020, 15, 0, 0}, /* cuMemAllocAsync */
-    {334, 11020, 15, 1, 1}, /* cuMemAllocAsync_ptsz */
-    {335, 11020, 23, 0, 0}, /* cuMemAllocFromPoolAsync */
-    {336, 11020, 23, 1, 1}, /* cuMemAllocFromPoolAsync_ptsz */
-    {337, 2000, 14, 0, 0}, /* cuMemAllocHost */
-    {338, 3020, 14, 0, 1}, /* cuMemAllocHost_v2 */
-    {339, 6000, 17, 0, 1}, /* cuMemAllocManaged */
-    {340, 2000, 15, 0, 0}, /* cuMemAllocPitch */
-    {341, 3020, 15, 0, 1}, /* cuMemAllocPitch_v2 */
-    {343, 12060, 25, 0, 0}, /* cuMemBatchDecompressAsync */
-    {344, 12060, 25, 1, 1}, /* cuMemBatchDecompressAsync_ptsz */
-    {345, 10020, 11, 0, 1}, /* cuMemCreate */
-    {346, 13000, 33, 0, 0}, /* cuMemDiscardAndPrefetchBatchAsync */
-    {347, 13000, 33, 1, 1}, /* cuMemDiscardAndPrefetchBatchAsync_ptsz */
-    {348, 13000, 22, 0, 0}, /* cuMemDiscardBatchAsync */
-    {349, 13000, 22, 1, 1}, /* cuMemDiscardBatchAsync_ptsz */
-    {350, 10020, 28, 0, 1}, /* cuMemExportToShareableHandle */
-    {351, 2000, 9, 0, 0}, /* cuMemFree */
-    {355, 3020, 9, 0, 1}, /* cuMemFree_v2 */
-    {352, 11020, 14, 0, 0}, /* cuMemFreeAsync */
-    {353, 11020, 14, 1, 1}, /* cuMemFreeAsync_ptsz */
-    {354, 2000, 13, 0, 1}, /* cuMemFreeHost */
-    {356, 10020, 14, 0, 1}, /* cuMemGetAccess */
-    {357, 2000, 20, 0, 0}, /* cuMemGetAddressRange */
-    {358, 3020, 20, 0, 1}, /* cuMemGetAddressRange_v2 */
-    {359, 10020, 29, 0, 1}, /* cuMemGetAllocationGranularity */
-    {360, 10020, 38, 0, 1}, /* cuMemGetAllocationPropertiesFromHandle */
-    {361, 13000, 22, 0, 1}, /* cuMemGetDefaultMemPool */
-    {362, 11070, 29, 0, 1}, /* cuMemGetHandleForAddressRange */
-    {363, 2000, 12, 0, 0}, /* cuMemGetInfo */
-    {364, 3020, 12, 0, 1}, /* cuMemGetInfo_v2 */
-    {365, 13000, 15, 0, 1}, /* cuMemGetMemPool */
-    {366, 2020, 14, 0, 1}, /* cuMemHostAlloc */
-    {368, 2020, 25, 0, 0}, /* cuMemHostGetDevicePointer */
-    {369, 3020, 25, 0, 1}, /* cuMemHostGetDevicePointer_v2 */
-    {370, 2030, 17, 0, 1}, /* cuMemHostGetFlags */
-    {371, 4000, 17, 0, 0}, /* cuMemHostRegister */
-    {372, 6050, 17, 0, 1}, /* cuMemHostRegister_v2 */
-    {373, 4000, 19, 0, 1}, /* cuMemHostUnregister */
-    {374, 10020, 30, 0, 1}, /* cuMemImportFromShareableHandle */
-    {375, 10020, 8, 0, 1}, /* cuMemMap */
-    {376, 11010, 18, 0, 0}, /* cuMemMapArrayAsync */
-    {377, 11010, 18, 1, 1}, /* cuMemMapArrayAsync_ptsz */
-    {381, 11020, 15, 0, 1}, /* cuMemPoolCreate */
-    {382, 11020, 16, 0, 1}, /* cuMemPoolDestroy */
-    {383, 11020, 22, 0, 1}, /* cuMemPoolExportPointer */
-    {384, 11020, 32, 0, 1}, /* cuMemPoolExportToShareableHandle */
-    {385, 11020, 18, 0, 1}, /* cuMemPoolGetAccess */
-    {386, 11020, 21, 0, 1}, /* cuMemPoolGetAttribute */
-    {387, 11020, 34, 0, 1}, /* cuMemPoolImportFromShareableHandle */
-    {388, 11020, 22, 0, 1}, /* cuMemPoolImportPointer */
-    {389, 11020, 18, 0, 1}, /* cuMemPoolSetAccess */
-    {390, 11020, 21, 0, 1}, /* cuMemPoolSetAttribute */
-    {391, 11020, 15, 0, 1}, /* cuMemPoolTrimTo */
-    {392, 8000, 18, 0, 0}, /* cuMemPrefetchAsync */
-    {393, 8000, 18, 1, 0}, /* cuMemPrefetchAsync_ptsz */
-    {394, 12020, 18, 0, 0}, /* cuMemPrefetchAsync_v2 */
-    {395, 12020, 18, 1, 1}, /* cuMemPrefetchAsync_v2_ptsz */
-    {396, 13000, 23, 0, 0}, /* cuMemPrefetchBatchAsync */
-    {397, 13000, 23, 1, 1}, /* cuMemPrefetchBatchAsync_ptsz */
-    {398, 8000, 22, 0, 1}, /* cuMemRangeGetAttribute */
-    {399, 8000, 23, 0, 1}, /* cuMemRangeGetAttributes */
-    {400, 10020, 12, 0, 1}, /* cuMemRelease */
-    {401, 11000, 27, 0, 1}, /* cuMemRetainAllocationHandle */
-    {402, 10020, 14, 0, 1}, /* cuMemSetAccess */
-    {403, 13000, 15, 0, 1}, /* cuMemSetMemPool */
-    {404, 10020, 10, 0, 1}, /* cuMemUnmap */
-    {405, 4000, 8, 0, 0}, /* cuMemcpy */
-    {478, 7000, 8, 1, 1}, /* cuMemcpy_ptds */
-    {406, 2000, 10, 0, 0}, /* cuMemcpy2D */
-    {413, 3020, 10, 0, 0}, /* cuMemcpy2D_v2 */
-    {414, 7000, 10, 1, 1}, /* cuMemcpy2D_v2_ptds */
-    {407, 2000, 15, 0, 0}, /* cuMemcpy2DAsync */
-    {408, 3020, 15, 0, 0}, /* cuMemcpy2DAsync_v2 */
-    {409, 7000, 15, 1, 1}, /* cuMemcpy2DAsync_v2_ptsz */
-    {410, 2000, 19, 0, 0}, /* cuMemcpy2DUnaligned */
-    {411, 3020, 19, 0, 0}, /* cuMemcpy2DUnaligned_v2 */
-    {412, 7000, 19, 1, 1}, /* cuMemcpy2DUnaligned_v2_ptds */
-    {415, 2000, 10, 0, 0}, /* cuMemcpy3D */
-    {427, 3020, 10, 0, 0}, /* cuMemcpy3D_v2 */
-    {428, 7000, 10, 1, 1}, /* cuMemcpy3D_v2_ptds */
-    {416, 2000, 15, 0, 0}, /* cuMemcpy3DAsync */
-    {417, 3020, 15, 0, 0}, /* cuMemcpy3DAsync_v2 */
-    {418, 7000, 15, 1, 1}, /* cuMemcpy3DAsync_v2_ptsz */
-    {419, 12080, 20, 0, 0}, /* cuMemcpy3DBatchAsync */
-    {420, 12080, 20, 1, 0}, /* cuMemcpy3DBatchAsync_ptsz */
-    {421, 13000, 20, 0, 0}, /* cuMemcpy3DBatchAsync_v2 */
-    {422, 13000, 20, 1, 1}, /* cuMemcpy3DBatchAsync_v2_ptsz */
-    {423, 4000, 14, 0, 0}, /* cuMemcpy3DPeer */
-    {426, 7000, 14, 1, 1}, /* cuMemcpy3DPeer_ptds */
-    {424, 4000, 19, 0, 0}, /* cuMemcpy3DPeerAsync */
-    {425, 7000, 19, 1, 1}, /* cuMemcpy3DPeerAsync_ptsz */
-    {429, 4000, 13, 0, 0}, /* cuMemcpyAsync */
-    {430, 7000, 13, 1, 1}, /* cuMemcpyAsync_ptsz */
-    {431, 2000, 12, 0, 0}, /* cuMemcpyAtoA */
-    {432, 3020, 12, 0, 0}, /* cuMemcpyAtoA_v2 */
-    {433, 7000, 12, 1, 1}, /* cuMemcpyAtoA_v2_ptds */
-    {434, 2000, 12, 0, 0}, /* cuMemcpyAtoD */
-    {435, 3020, 12, 0, 0}, /* cuMemcpyAtoD_v2 */
-    {436, 7000, 12, 1, 1}, /* cuMemcpyAtoD_v2_ptds */
-    {437, 2000, 12, 0, 0}, /* cuMemcpyAtoH */
-    {441, 3020, 12, 0, 0}, /* cuMemcpyAtoH_v2 */
-    {442, 7000, 12, 1, 1}, /* cuMemcpyAtoH_v2_ptds */
-    {438, 2000, 17, 0, 0}, /* cuMemcpyAtoHAsync */
-    {439, 3020, 17, 0, 0}, /* cuMemcpyAtoHAsync_v2 */
-    {440, 7000, 17, 1, 1}, /* cuMemcpyAtoHAsync_v2_ptsz */
-    {443, 12080, 18, 0, 0}, /* cuMemcpyBatchAsync */
-    {444, 12080, 18, 1, 0}, /* cuMemcpyBatchAsync_ptsz */
-    {445, 13000, 18, 0, 0}, /* cuMemcpyBatchAsync_v2 */
-    {446, 13000, 18, 1, 1}, /* cuMemcpyBatchAsync_v2_ptsz */
-    {447, 2000, 12, 0, 0}, /* cuMemcpyDtoA */
-    {448, 3020, 12, 0, 0}, /* cuMemcpyDtoA_v2 */
-    {449, 7000, 12, 1, 1}, /* cuMemcpyDtoA_v2_ptds */
-    {450, 2000, 12, 0, 0}, /* cuMemcpyDtoD */
-    {454, 3020, 12, 0, 0}, /* cuMemcpyDtoD_v2 */
-    {455, 7000, 12, 1, 1}, /* cuMemcpyDtoD_v2_ptds */
-    {451, 3000, 17, 0, 0}, /* cuMemcpyDtoDAsync */
-    {452, 3020, 17, 0, 0}, /* cuMemcpyDtoDAsync_v2 */
-    {453, 7000, 17, 1, 1}, /* cuMemcpyDtoDAsync_v2_ptsz */
-    {456, 2000, 12, 0, 0}, /* cuMemcpyDtoH */
-    {460, 3020, 12, 0, 0}, /* cuMemcpyDtoH_v2 */
-    {461, 7000, 12, 1, 1}, /* cuMemcpyDtoH_v2_ptds */
-    {457, 2000, 17, 0, 0}, /* cuMemcpyDtoHAsync */
-    {458, 3020, 17, 0, 0}, /* cuMemcpyDtoHAsync_v2 */
-    {459, 7000, 17, 1, 1}, /* cuMemcpyDtoHAsync_v2_ptsz */
-    {462, 2000, 12, 0, 0}, /* cuMemcpyHtoA */
-    {466, 3020, 12, 0, 0}, /* cuMemcpyHtoA_v2 */
-    {467, 7000, 12, 1, 1}, /* cuMemcpyHtoA_v2_ptds */
-    {463, 2000, 17, 0, 0}, /* cuMemcpyHtoAAsync */
-    {464, 3020, 17, 0, 0}, /* cuMemcpyHtoAAsync_v2 */
-    {465, 7000, 17, 1, 1}, /* cuMemcpyHtoAAsync_v2_ptsz */
-    {468, 2000, 12, 0, 0}, /* cuMemcpyHtoD */
-    {472, 3020, 12, 0, 0}, /* cuMemcpyHtoD_v2 */
-    {473, 7000, 12, 1, 1}, /* cuMemcpyHtoD_v2_ptds */
-    {469, 2000, 17, 0, 0}, /* cuMemcpyHtoDAsync */
-    {470, 3020, 17, 0, 0}, /* cuMemcpyHtoDAsync_v2 */
-    {471, 7000, 17, 1, 1}, /* cuMemcpyHtoDAsync_v2_ptsz */
-    {474, 4000, 12, 0, 0}, /* cuMemcpyPeer */
-    {477, 7000, 12, 1, 1}, /* cuMemcpyPeer_ptds */
-    {475, 4000, 17, 0, 0}, /* cuMemcpyPeerAsync */
-    {476, 7000, 17, 1, 1}, /* cuMemcpyPeerAsync_ptsz */
-    {480, 2000, 11, 0, 0}, /* cuMemsetD16 */
-    {483, 3020, 11, 0, 0}, /* cuMemsetD16_v2 */
-    {484, 7000, 11, 1, 1}, /* cuMemsetD16_v2_ptds */
-    {481, 3020, 16, 0, 0}, /* cuMemsetD16Async */
-    {482, 7000, 16, 1, 1}, /* cuMemsetD16Async_ptsz */
-    {485, 2000, 13, 0, 0}, /* cuMemsetD2D16 */
-    {488, 3020, 13, 0, 0}, /* cuMemsetD2D16_v2 */
-    {489, 7000, 13, 1, 1}, /* cuMemsetD2D16_v2_ptds */
-    {486, 3020, 18, 0, 0}, /* cuMemsetD2D16Async */
-    {487, 7000, 18, 1, 1}, /* cuMemsetD2D16Async_ptsz */
-    {490, 2000, 13, 0, 0}, /* cuMemsetD2D32 */
-    {493, 3020, 13, 0, 0}, /* cuMemsetD2D32_v2 */
-    {494, 7000, 13, 1, 1}, /* cuMemsetD2D32_v2_ptds */
-    {491, 3020, 18, 0, 0}, /* cuMemsetD2D32Async */
-    {492, 7000, 18, 1, 1}, /* cuMemsetD2D32Async_ptsz */
-    {495, 2000, 12, 0, 0}, /* cuMemsetD2D8 */
-    {498, 3020, 12, 0, 0}, /* cuMemsetD2D8_v2 */
-    {499, 7000, 12, 1, 1}, /* cuMemsetD2D8_v2_ptds */
-    {496, 3020, 17, 0, 0}, /* cuMemsetD2D8Async */
-    {497, 7000, 17, 1, 1}, /* cuMemsetD2D8Async_ptsz */
-    {500, 2000, 11, 0, 0}, /* cuMemsetD32 */
-    {503, 3020, 11, 0, 0}, /* cuMemsetD32_v2 */
-    {504, 7000, 11, 1, 1}, /* cuMemsetD32_v2_ptds */
-    {501, 3020, 16, 0, 0}, /* cuMemsetD32Async */
-    {502, 7000, 16, 1, 1}, /* cuMemsetD32Async_ptsz */
-    {505, 2000, 10, 0, 0}, /* cuMemsetD8 */
-    {508, 3020, 10, 0, 0}, /* cuMemsetD8_v2 */
-    {509, 7000, 10, 1, 1}, /* cuMemsetD8_v2_ptds */
-    {506, 3020, 15, 0, 0}, /* cuMemsetD8Async */
-    {507, 7000, 15, 1, 1}, /* cuMemsetD8Async_ptsz */
-    {510, 5000, 22, 0, 1}, /* cuMipmappedArrayCreate */
-    {511, 5000, 23, 0, 1}, /* cuMipmappedArrayDestroy */
-    {512, 5000, 24, 0, 1}, /* cuMipmappedArrayGetLevel */
-    {513, 11060, 37, 0, 1}, /* cuMipmappedArrayGetMemoryRequirements */
-    {514, 11010, 35, 0, 1}, /* cuMipmappedArrayGetSparseProperties */
-    {515, 12040, 26, 0, 1}, /* cuModuleEnumerateFunctions */
-    {516, 2000, 19, 0, 1}, /* cuModuleGetFunction */
-    {517, 12040, 24, 0, 1}, /* cuModuleGetFunctionCount */
-    {518, 2000, 17, 0, 0}, /* cuModuleGetGlobal */
-    {519, 3020, 17, 0, 1}, /* cuModuleGetGlobal_v2 */
-    {520, 11070, 22, 0, 1}, /* cuModuleGetLoadingMode */
-    {521, 3000, 18, 0, 1}, /* cuModuleGetSurfRef */
-    {522, 2000, 17, 0, 1}, /* cuModuleGetTexRef */
-    {523, 2000, 12, 0, 1}, /* cuModuleLoad */
-    {524, 2000, 16, 0, 1}, /* cuModuleLoadData */
-    {525, 2010, 18, 0, 1}, /* cuModuleLoadDataEx */
-    {526, 2000, 21, 0, 1}, /* cuModuleLoadFatBinary */
-    {527, 2000, 14, 0, 1}, /* cuModuleUnload */
-    {530, 12010, 20, 0, 1}, /* cuMulticastAddDevice */
-    {531, 12010, 19, 0, 1}, /* cuMulticastBindAddr */
-    {532, 12010, 18, 0, 1}, /* cuMulticastBindMem */
-    {533, 12010, 17, 0, 1}, /* cuMulticastCreate */
-    {534, 12010, 25, 0, 1}, /* cuMulticastGetGranularity */
-    {535, 12010, 17, 0, 1}, /* cuMulticastUnbind */
-    {537, 10020, 39, 0, 1}, /* cuOccupancyAvailableDynamicSMemPerBlock */
-    {538, 6050, 43, 0, 1}, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
-    {539, 7000, 52, 0, 1}, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
-    {540, 11070, 28, 0, 1}, /* cuOccupancyMaxActiveClusters */
-    {541, 6050, 32, 0, 1}, /* cuOccupancyMaxPotentialBlockSize */
-    {542, 7000, 41, 0, 1}, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
-    {543, 11070, 34, 0, 1}, /* cuOccupancyMaxPotentialClusterSize */
-    {544, 2000, 14, 0, 1}, /* cuParamSetSize */
-    {545, 2000, 16, 0, 1}, /* cuParamSetTexRef */
-    {546, 2000, 11, 0, 1}, /* cuParamSetf */
-    {547, 2000, 11, 0, 1}, /* cuParamSeti */
-    {548, 2000, 11, 0, 1}, /* cuParamSetv */
-    {549, 4000, 21, 0, 1}, /* cuPointerGetAttribute */
-    {550, 7000, 22, 0, 1}, /* cuPointerGetAttributes */
-    {551, 6000, 21, 0, 1}, /* cuPointerSetAttribute */
-    {552, 4000, 20, 0, 1}, /* cuProfilerInitialize */
-    {553, 4000, 15, 0, 1}, /* cuProfilerStart */
-    {554, 4000, 14, 0, 1}, /* cuProfilerStop */
-    {558, 10000, 31, 0, 0}, /* cuSignalExternalSemaphoresAsync */
-    {559, 10000, 31, 1, 1}, /* cuSignalExternalSemaphoresAsync_ptsz */
-    {560, 5000, 19, 0, 0}, /* cuStreamAddCallback */
-    {561, 7000, 19, 1, 1}, /* cuStreamAddCallback_ptsz */
-    {562, 6000, 22, 0, 0}, /* cuStreamAttachMemAsync */
-    {563, 7000, 22, 1, 1}, /* cuStreamAttachMemAsync_ptsz */
-    {564, 8000, 18, 0, 0}, /* cuStreamBatchMemOp */
-    {565, 8000, 18, 1, 0}, /* cuStreamBatchMemOp_ptsz */
-    {566, 11070, 18, 0, 0}, /* cuStreamBatchMemOp_v2 */
-    {567, 11070, 18, 1, 1}, /* cuStreamBatchMemOp_v2_ptsz */
-    {568, 10000, 20, 0, 0}, /* cuStreamBeginCapture */
-    {571, 10000, 20, 1, 0}, /* cuStreamBeginCapture_ptsz */
-    {572, 10010, 20, 0, 0}, /* cuStreamBeginCapture_v2 */
-    {573, 10010, 20, 1, 1}, /* cuStreamBeginCapture_v2_ptsz */
-    {569, 12030, 27, 0, 0}, /* cuStreamBeginCaptureToGraph */
-    {570, 12030, 27, 1, 1}, /* cuStreamBeginCaptureToGraph_ptsz */
-    {574, 11000, 22, 0, 0}, /* cuStreamCopyAttributes */
-    {575, 11000, 22, 1, 1}, /* cuStreamCopyAttributes_ptsz */
-    {576, 2000, 14, 0, 1}, /* cuStreamCreate */
-    {578, 5050, 26, 0, 1}, /* cuStreamCreateWithPriority */
-    {579, 2000, 15, 0, 0}, /* cuStreamDestroy */
-    {580, 4000, 15, 0, 1}, /* cuStreamDestroy_v2 */
-    {581, 10000, 18, 0, 0}, /* cuStreamEndCapture */
-    {582, 10000, 18, 1, 1}, /* cuStreamEndCapture_ptsz */
-    {583, 11000, 20, 0, 0}, /* cuStreamGetAttribute */
-    {584, 11000, 20, 1, 1}, /* cuStreamGetAttribute_ptsz */
-    {585, 10010, 22, 0, 0}, /* cuStreamGetCaptureInfo */
-    {586, 10010, 22, 1, 0}, /* cuStreamGetCaptureInfo_ptsz */
-    {587, 11030, 22, 0, 0}, /* cuStreamGetCaptureInfo_v2 */
-    {588, 11030, 22, 1, 0}, /* cuStreamGetCaptureInfo_v2_ptsz */
-    {589, 12030, 22, 0, 0}, /* cuStreamGetCaptureInfo_v3 */
-    {590, 12030, 22, 1, 1}, /* cuStreamGetCaptureInfo_v3_ptsz */
-    {591, 9020, 14, 0, 0}, /* cuStreamGetCtx */
-    {592, 9020, 14, 1, 0}, /* cuStreamGetCtx_ptsz */
-    {593, 12050, 14, 0, 0}, /* cuStreamGetCtx_v2 */
-    {594, 12050, 14, 1, 1}, /* cuStreamGetCtx_v2_ptsz */
-    {595, 12080, 17, 0, 0}, /* cuStreamGetDevice */
-    {596, 12080, 17, 1, 1}, /* cuStreamGetDevice_ptsz */
-    {597, 5050, 16, 0, 0}, /* cuStreamGetFlags */
-    {598, 7000, 16, 1, 1}, /* cuStreamGetFlags_ptsz */
-    {599, 12040, 19, 0, 1}, /* cuStreamGetGreenCtx */
-    {600, 12000, 13, 0, 0}, /* cuStreamGetId */
-    {601, 12000, 13, 1, 1}, /* cuStreamGetId_ptsz */
-    {602, 5050, 19, 0, 0}, /* cuStreamGetPriority */
-    {603, 7000, 19, 1, 1}, /* cuStreamGetPriority_ptsz */
-    {604, 10000, 19, 0, 0}, /* cuStreamIsCapturing */
-    {605, 10000, 19, 1, 1}, /* cuStreamIsCapturing_ptsz */
-    {606, 2000, 13, 0, 0}, /* cuStreamQuery */
-    {607, 7000, 13, 1, 1}, /* cuStreamQuery_ptsz */
-    {608, 11000, 20, 0, 0}, /* cuStreamSetAttribute */
-    {609, 11000, 20, 1, 1}, /* cuStreamSetAttribute_ptsz */
-    {612, 2000, 19, 0, 0}, /* cuStreamSynchronize */
-    {613, 7000, 19, 1, 1}, /* cuStreamSynchronize_ptsz */
-    {614, 11030, 33, 0, 0}, /* cuStreamUpdateCaptureDependencies */
-    {615, 11030, 33, 1, 0}, /* cuStreamUpdateCaptureDependencies_ptsz */
-    {616, 12030, 33, 0, 0}, /* cuStreamUpdateCaptureDependencies_v2 */
-    {617, 12030, 33, 1, 1}, /* cuStreamUpdateCaptureDependencies_v2_ptsz */
-    {618, 3020, 17, 0, 0}, /* cuStreamWaitEvent */
-    {619, 7000, 17, 1, 1}, /* cuStreamWaitEvent_ptsz */
-    {620, 8000, 19, 0, 0}, /* cuStreamWaitValue32 */
-    {621, 8000, 19, 1, 0}, /* cuStreamWaitValue32_ptsz */
-    {622, 11070, 19, 0, 0}, /* cuStreamWaitValue32_v2 */
-    {623, 11070, 19, 1, 1}, /* cuStreamWaitValue32_v2_ptsz */
-    {624, 9000, 19, 0, 0}, /* cuStreamWaitValue64 */
-    {625, 9000, 19, 1, 0}, /* cuStreamWaitValue64_ptsz */
-    {626, 11070, 19, 0, 0}, /* cuStreamWaitValue64_v2 */
-    {627, 11070, 19, 1, 1}, /* cuStreamWaitValue64_v2_ptsz */
-    {628, 8000, 20, 0, 0}, /* cuStreamWriteValue32 */
-    {629, 8000, 20, 1, 0}, /* cuStreamWriteValue32_ptsz */
-    {630, 11070, 20, 0, 0}, /* cuStreamWriteValue32_v2 */
-    {631, 11070, 20, 1, 1}, /* cuStreamWriteValue32_v2_ptsz */
-    {632, 9000, 20, 0, 0}, /* cuStreamWriteValue64 */
-    {633, 9000, 20, 1, 0}, /* cuStreamWriteValue64_ptsz */
-    {634, 11070, 20, 0, 0}, /* cuStreamWriteValue64_v2 */
-    {635, 11070, 20, 1, 1}, /* cuStreamWriteValue64_v2_ptsz */
-    {636, 5000, 18, 0, 1}, /* cuSurfObjectCreate */
-    {637, 5000, 19, 0, 1}, /* cuSurfObjectDestroy */
-    {638, 5000, 27, 0, 1}, /* cuSurfObjectGetResourceDesc */
-    {641, 3000, 17, 0, 1}, /* cuSurfRefGetArray */
-    {643, 3000, 17, 0, 1}, /* cuSurfRefSetArray */
-    {645, 12000, 23, 0, 1}, /* cuTensorMapEncodeIm2col */
-    {646, 12080, 27, 0, 1}, /* cuTensorMapEncodeIm2colWide */
-    {647, 12000, 22, 0, 1}, /* cuTensorMapEncodeTiled */
-    {648, 12000, 25, 0, 1}, /* cuTensorMapReplaceAddress */
-    {649, 5000, 17, 0, 1}, /* cuTexObjectCreate */
-    {650, 5000, 18, 0, 1}, /* cuTexObjectDestroy */
-    {651, 5000, 26, 0, 1}, /* cuTexObjectGetResourceDesc */
-    {652, 5000, 30, 0, 1}, /* cuTexObjectGetResourceViewDesc */
-    {653, 5000, 25, 0, 1}, /* cuTexObjectGetTextureDesc */
-    {654, 2000, 14, 0, 1}, /* cuTexRefCreate */
-    {655, 2000, 15, 0, 1}, /* cuTexRefDestroy */
-    {656, 2000, 18, 0, 0}, /* cuTexRefGetAddress */
-    {658, 3020, 18, 0, 1}, /* cuTexRefGetAddress_v2 */
-    {657, 2000, 22, 0, 1}, /* cuTexRefGetAddressMode */
-    {659, 2000, 16, 0, 1}, /* cuTexRefGetArray */
-    {660, 8000, 22, 0, 1}, /* cuTexRefGetBorderColor */
-    {661, 2000, 21, 0, 1}, /* cuTexRefGetFilterMode */
-    {662, 2000, 16, 0, 1}, /* cuTexRefGetFlags */
-    {663, 2000, 17, 0, 1}, /* cuTexRefGetFormat */
-    {664, 5000, 24, 0, 1}, /* cuTexRefGetMaxAnisotropy */
-    {665, 5000, 27, 0, 1}, /* cuTexRefGetMipmapFilterMode */
-    {666, 5000, 26, 0, 1}, /* cuTexRefGetMipmapLevelBias */
-    {667, 5000, 27, 0, 1}, /* cuTexRefGetMipmapLevelClamp */
-    {668, 5000, 25, 0, 1}, /* cuTexRefGetMipmappedArray */
-    {669, 2000, 18, 0, 0}, /* cuTexRefSetAddress */
-    {674, 3020, 18, 0, 1}, /* cuTexRefSetAddress_v2 */
-    {670, 2020, 20, 0, 0}, /* cuTexRefSetAddress2D */
-    {671, 3020, 20, 0, 0}, /* cuTexRefSetAddress2D_v2 */
-    {672, 4010, 20, 0, 1}, /* cuTexRefSetAddress2D_v3 */
-    {673, 2000, 22, 0, 1}, /* cuTexRefSetAddressMode */
-    {675, 2000, 16, 0, 1}, /* cuTexRefSetArray */
-    {676, 8000, 22, 0, 1}, /* cuTexRefSetBorderColor */
-    {677, 2000, 21, 0, 1}, /* cuTexRefSetFilterMode */
-    {678, 2000, 16, 0, 1}, /* cuTexRefSetFlags */
-    {679, 2000, 17, 0, 1}, /* cuTexRefSetFormat */
-    {680, 5000, 24, 0, 1}, /* cuTexRefSetMaxAnisotropy */
-    {681, 5000, 27, 0, 1}, /* cuTexRefSetMipmapFilterMode */
-    {682, 5000, 26, 0, 1}, /* cuTexRefSetMipmapLevelBias */
-    {683, 5000, 27, 0, 1}, /* cuTexRefSetMipmapLevelClamp */
-    {684, 5000, 25, 0, 1}, /* cuTexRefSetMipmappedArray */
-    {685, 10010, 33, 0, 1}, /* cuThreadExchangeStreamCaptureMode */
-    {686, 11030, 18, 0, 1}, /* cuUserObjectCreate */
-    {687, 11030, 19, 0, 1}, /* cuUserObjectRelease */
-    {688, 11030, 18, 0, 1}, /* cuUserObjectRetain */
-    {689, 3010, 16, 0, 0}, /* cuVDPAUCtxCreate */
-    {690, 3020, 16, 0, 1}, /* cuVDPAUCtxCreate_v2 */
-    {691, 3010, 16, 0, 1}, /* cuVDPAUGetDevice */
-    {692, 2020, 14, 0, 1}, /* cuWGLGetDevice */
-    {693, 10000, 29, 0, 0}, /* cuWaitExternalSemaphoresAsync */
-    {694, 10000, 29, 1, 1}, /* cuWaitExternalSemaphoresAsync_ptsz */
+    {13, 13040, 29, 0, 1}, /* cuCheckpointOperationComplete */
+    {14, 12080, 29, 0, 1}, /* cuCheckpointProcessCheckpoint */
+    {15, 12080, 37, 0, 1}, /* cuCheckpointProcessGetRestoreThreadId */
+    {16, 12080, 27, 0, 1}, /* cuCheckpointProcessGetState */
+    {17, 12080, 23, 0, 1}, /* cuCheckpointProcessLock */
+    {18, 12080, 26, 0, 1}, /* cuCheckpointProcessRestore */
+    {19, 12080, 25, 0, 1}, /* cuCheckpointProcessUnlock */
+    {21, 13020, 36, 0, 1}, /* cuCoredumpDeregisterCompleteCallback */
+    {22, 13020, 33, 0, 1}, /* cuCoredumpDeregisterStartCallback */
+    {23, 12010, 22, 0, 1}, /* cuCoredumpGetAttribute */
+    {24, 12010, 28, 0, 1}, /* cuCoredumpGetAttributeGlobal */
+    {25, 13020, 34, 0, 1}, /* cuCoredumpRegisterCompleteCallback */
+    {26, 13020, 31, 0, 1}, /* cuCoredumpRegisterStartCallback */
+    {27, 12010, 22, 0, 1}, /* cuCoredumpSetAttribute */
+    {28, 12010, 28, 0, 1}, /* cuCoredumpSetAttributeGlobal */
+    {29, 2000, 11, 0, 1}, /* cuCtxAttach */
+    {30, 2000, 11, 0, 0}, /* cuCtxCreate */
+    {31, 3020, 11, 0, 0}, /* cuCtxCreate_v2 */
+    {32, 11040, 11, 0, 0}, /* cuCtxCreate_v3 */
+    {33, 12050, 11, 0, 1}, /* cuCtxCreate_v4 */
+    {34, 2000, 12, 0, 0}, /* cuCtxDestroy */
+    {35, 4000, 12, 0, 1}, /* cuCtxDestroy_v2 */
+    {36, 2000, 11, 0, 1}, /* cuCtxDetach */
+    {37, 4000, 22, 0, 1}, /* cuCtxDisablePeerAccess */
+    {38, 4000, 21, 0, 1}, /* cuCtxEnablePeerAccess */
+    {39, 12040, 17, 0, 1}, /* cuCtxFromGreenCtx */
+    {40, 3020, 18, 0, 1}, /* cuCtxGetApiVersion */
+    {41, 3020, 19, 0, 1}, /* cuCtxGetCacheConfig */
+    {42, 4000, 15, 0, 1}, /* cuCtxGetCurrent */
+    {43, 12040, 19, 0, 1}, /* cuCtxGetDevResource */
+    {44, 2000, 14, 0, 0}, /* cuCtxGetDevice */
+    {45, 13000, 14, 0, 1}, /* cuCtxGetDevice_v2 */
+    {46, 11040, 20, 0, 1}, /* cuCtxGetExecAffinity */
+    {47, 7000, 13, 0, 1}, /* cuCtxGetFlags */
+    {48, 12000, 10, 0, 1}, /* cuCtxGetId */
+    {49, 3010, 13, 0, 1}, /* cuCtxGetLimit */
+    {50, 4020, 23, 0, 1}, /* cuCtxGetSharedMemConfig */
+    {51, 5050, 27, 0, 1}, /* cuCtxGetStreamPriorityRange */
+    {52, 2000, 15, 0, 0}, /* cuCtxPopCurrent */
+    {53, 4000, 15, 0, 1}, /* cuCtxPopCurrent_v2 */
+    {54, 2000, 16, 0, 0}, /* cuCtxPushCurrent */
+    {55, 4000, 16, 0, 1}, /* cuCtxPushCurrent_v2 */
+    {56, 12050, 16, 0, 1}, /* cuCtxRecordEvent */
+    {57, 11000, 27, 0, 1}, /* cuCtxResetPersistingL2Cache */
+    {58, 3020, 19, 0, 1}, /* cuCtxSetCacheConfig */
+    {59, 4000, 15, 0, 1}, /* cuCtxSetCurrent */
+    {60, 12010, 13, 0, 1}, /* cuCtxSetFlags */
+    {61, 3010, 13, 0, 1}, /* cuCtxSetLimit */
+    {62, 4020, 23, 0, 1}, /* cuCtxSetSharedMemConfig */
+    {63, 2000, 16, 0, 0}, /* cuCtxSynchronize */
+    {64, 13000, 16, 0, 1}, /* cuCtxSynchronize_v2 */
+    {65, 12050, 14, 0, 1}, /* cuCtxWaitEvent */
+    {66, 10000, 23, 0, 1}, /* cuDestroyExternalMemory */
+    {67, 10000, 26, 0, 1}, /* cuDestroyExternalSemaphore */
+    {68, 12040, 25, 0, 1}, /* cuDevResourceGenerateDesc */
+    {69, 13010, 20, 0, 1}, /* cuDevSmResourceSplit */
+    {70, 12040, 27, 0, 1}, /* cuDevSmResourceSplitByCount */
+    {71, 4000, 21, 0, 1}, /* cuDeviceCanAccessPeer */
+    {72, 2000, 25, 0, 1}, /* cuDeviceComputeCapability */
+    {73, 2000, 11, 0, 1}, /* cuDeviceGet */
+    {74, 2000, 20, 0, 1}, /* cuDeviceGetAttribute */
+    {75, 4010, 21, 0, 1}, /* cuDeviceGetByPCIBusId */
+    {76, 13040, 22, 0, 1}, /* cuDeviceGetCliqueCount */
+    {77, 13040, 21, 0, 1}, /* cuDeviceGetCliqueInfo */
+    {78, 2000, 16, 0, 1}, /* cuDeviceGetCount */
+    {79, 11020, 25, 0, 1}, /* cuDeviceGetDefaultMemPool */
+    {80, 12040, 22, 0, 1}, /* cuDeviceGetDevResource */
+    {81, 11040, 30, 0, 1}, /* cuDeviceGetExecAffinitySupport */
+    {82, 13040, 28, 0, 1}, /* cuDeviceGetFabricClusterUuid */
+    {83, 11040, 28, 0, 1}, /* cuDeviceGetGraphMemAttribute */
+    {84, 13000, 33, 0, 1}, /* cuDeviceGetHostAtomicCapabilities */
+    {85, 10000, 15, 0, 1}, /* cuDeviceGetLuid */
+    {86, 11020, 18, 0, 1}, /* cuDeviceGetMemPool */
+    {87, 2000, 15, 0, 1}, /* cuDeviceGetName */
+    {88, 10020, 30, 0, 1}, /* cuDeviceGetNvSciSyncAttributes */
+    {89, 13000, 32, 0, 1}, /* cuDeviceGetP2PAtomicCapabilities */
+    {90, 8000, 23, 0, 1}, /* cuDeviceGetP2PAttribute */
+    {91, 4010, 19, 0, 1}, /* cuDeviceGetPCIBusId */
+    {92, 2000, 21, 0, 1}, /* cuDeviceGetProperties */
+    {93, 11010, 34, 0, 1}, /* cuDeviceGetTexture1DLinearMaxWidth */
+    {94, 9020, 15, 0, 0}, /* cuDeviceGetUuid */
+    {95, 11040, 15, 0, 1}, /* cuDeviceGetUuid_v2 */
+    {96, 11040, 20, 0, 1}, /* cuDeviceGraphMemTrim */
+    {97, 7000, 26, 0, 1}, /* cuDevicePrimaryCtxGetState */
+    {98, 7000, 25, 0, 0}, /* cuDevicePrimaryCtxRelease */
+    {99, 11000, 25, 0, 1}, /* cuDevicePrimaryCtxRelease_v2 */
+    {100, 7000, 23, 0, 0}, /* cuDevicePrimaryCtxReset */
+    {101, 11000, 23, 0, 1}, /* cuDevicePrimaryCtxReset_v2 */
+    {102, 7000, 24, 0, 1}, /* cuDevicePrimaryCtxRetain */
+    {103, 7000, 26, 0, 0}, /* cuDevicePrimaryCtxSetFlags */
+    {104, 11000, 26, 0, 1}, /* cuDevicePrimaryCtxSetFlags_v2 */
+    {105, 12040, 33, 0, 1}, /* cuDeviceRegisterAsyncNotification */
+    {106, 11040, 28, 0, 1}, /* cuDeviceSetGraphMemAttribute */
+    {107, 11020, 18, 0, 1}, /* cuDeviceSetMemPool */
+    {108, 2000, 16, 0, 0}, /* cuDeviceTotalMem */
+    {109, 3020, 16, 0, 1}, /* cuDeviceTotalMem_v2 */
+    {110, 12040, 35, 0, 1}, /* cuDeviceUnregisterAsyncNotification */
+    {112, 2020, 18, 0, 1}, /* cuDriverGetVersion */
+    {113, 7000, 31, 0, 1}, /* cuEGLStreamConsumerAcquireFrame */
+    {114, 7000, 26, 0, 1}, /* cuEGLStreamConsumerConnect */
+    {115, 8000, 35, 0, 1}, /* cuEGLStreamConsumerConnectWithFlags */
+    {116, 7000, 29, 0, 1}, /* cuEGLStreamConsumerDisconnect */
+    {117, 7000, 31, 0, 1}, /* cuEGLStreamConsumerReleaseFrame */
+    {118, 7000, 26, 0, 1}, /* cuEGLStreamProducerConnect */
+    {119, 7000, 29, 0, 1}, /* cuEGLStreamProducerDisconnect */
+    {120, 7000, 31, 0, 1}, /* cuEGLStreamProducerPresentFrame */
+    {121, 7000, 30, 0, 1}, /* cuEGLStreamProducerReturnFrame */
+    {122, 2000, 13, 0, 1}, /* cuEventCreate */
+    {123, 9000, 24, 0, 1}, /* cuEventCreateFromEGLSync */
+    {125, 2000, 14, 0, 0}, /* cuEventDestroy */
+    {126, 4000, 14, 0, 1}, /* cuEventDestroy_v2 */
+    {127, 2000, 18, 0, 0}, /* cuEventElapsedTime */
+    {128, 12080, 18, 0, 1}, /* cuEventElapsedTime_v2 */
+    {129, 2000, 12, 0, 1}, /* cuEventQuery */
+    {130, 2000, 13, 0, 0}, /* cuEventRecord */
+    {133, 7000, 13, 1, 1}, /* cuEventRecord_ptsz */
+    {131, 11010, 22, 0, 0}, /* cuEventRecordWithFlags */
+    {132, 11010, 22, 1, 1}, /* cuEventRecordWithFlags_ptsz */
+    {134, 2000, 18, 0, 1}, /* cuEventSynchronize */
+    {135, 10000, 31, 0, 1}, /* cuExternalMemoryGetMappedBuffer */
+    {136, 10000, 39, 0, 1}, /* cuExternalMemoryGetMappedMipmappedArray */
+    {137, 13050, 21, 0, 0}, /* cuFabricCpyBatchAsync */
+    {138, 13050, 21, 1, 1}, /* cuFabricCpyBatchAsync_ptsz */
+    {139, 11030, 26, 0, 1}, /* cuFlushGPUDirectRDMAWrites */
+    {140, 2020, 18, 0, 1}, /* cuFuncGetAttribute */
+    {141, 11000, 15, 0, 1}, /* cuFuncGetModule */
+    {142, 12030, 13, 0, 1}, /* cuFuncGetName */
+    {143, 13020, 19, 0, 1}, /* cuFuncGetParamCount */
+    {144, 12040, 18, 0, 1}, /* cuFuncGetParamInfo */
+    {145, 12040, 14, 0, 1}, /* cuFuncIsLoaded */
+    {146, 12040, 10, 0, 1}, /* cuFuncLoad */
+    {147, 9000, 18, 0, 1}, /* cuFuncSetAttribute */
+    {148, 2000, 19, 0, 1}, /* cuFuncSetBlockShape */
+    {149, 3000, 20, 0, 1}, /* cuFuncSetCacheConfig */
+    {150, 4020, 24, 0, 1}, /* cuFuncSetSharedMemConfig */
+    {151, 2000, 19, 0, 1}, /* cuFuncSetSharedSize */
+    {152, 2000, 13, 0, 0}, /* cuGLCtxCreate */
+    {153, 3020, 13, 0, 1}, /* cuGLCtxCreate_v2 */
+    {154, 4010, 14, 0, 0}, /* cuGLGetDevices */
+    {155, 6050, 14, 0, 1}, /* cuGLGetDevices_v2 */
+    {156, 2000, 8, 0, 1}, /* cuGLInit */
+    {157, 2000, 19, 0, 0}, /* cuGLMapBufferObject */
+    {161, 3020, 19, 0, 0}, /* cuGLMapBufferObject_v2 */
+    {162, 7000, 19, 1, 1}, /* cuGLMapBufferObject_v2_ptds */
+    {158, 2030, 24, 0, 0}, /* cuGLMapBufferObjectAsync */
+    {159, 3020, 24, 0, 0}, /* cuGLMapBufferObjectAsync_v2 */
+    {160, 7000, 24, 1, 1}, /* cuGLMapBufferObjectAsync_v2_ptsz */
+    {163, 2000, 24, 0, 1}, /* cuGLRegisterBufferObject */
+    {164, 2030, 27, 0, 1}, /* cuGLSetBufferObjectMapFlags */
+    {165, 2000, 21, 0, 1}, /* cuGLUnmapBufferObject */
+    {166, 2030, 26, 0, 1}, /* cuGLUnmapBufferObjectAsync */
+    {167, 2000, 26, 0, 1}, /* cuGLUnregisterBufferObject */
+    {168, 6000, 14, 0, 1}, /* cuGetErrorName */
+    {169, 6000, 16, 0, 1}, /* cuGetErrorString */
+    {170, 3000, 16, 0, 1}, /* cuGetExportTable */
+    {171, 11030, 16, 0, 0}, /* cuGetProcAddress */
+    {172, 12000, 16, 0, 1}, /* cuGetProcAddress_v2 */
+    {173, 11070, 24, 0, 1}, /* cuGraphAddBatchMemOpNode */
+    {174, 10000, 24, 0, 1}, /* cuGraphAddChildGraphNode */
+    {175, 10000, 22, 0, 0}, /* cuGraphAddDependencies */
+    {176, 12030, 22, 0, 1}, /* cuGraphAddDependencies_v2 */
+    {177, 10000, 19, 0, 1}, /* cuGraphAddEmptyNode */
+    {178, 11010, 25, 0, 1}, /* cuGraphAddEventRecordNode */
+    {179, 11010, 23, 0, 1}, /* cuGraphAddEventWaitNode */
+    {180, 11020, 38, 0, 1}, /* cuGraphAddExternalSemaphoresSignalNode */
+    {181, 11020, 36, 0, 1}, /* cuGraphAddExternalSemaphoresWaitNode */
+    {182, 10000, 18, 0, 1}, /* cuGraphAddHostNode */
+    {183, 10000, 20, 0, 0}, /* cuGraphAddKernelNode */
+    {184, 12000, 20, 0, 1}, /* cuGraphAddKernelNode_v2 */
+    {185, 11040, 22, 0, 1}, /* cuGraphAddMemAllocNode */
+    {186, 11040, 21, 0, 1}, /* cuGraphAddMemFreeNode */
+    {187, 10000, 20, 0, 1}, /* cuGraphAddMemcpyNode */
+    {188, 10000, 20, 0, 1}, /* cuGraphAddMemsetNode */
+    {189, 12020, 14, 0, 0}, /* cuGraphAddNode */
+    {190, 12030, 14, 0, 0}, /* cuGraphAddNode_v2 */
+    {191, 13040, 14, 0, 1}, /* cuGraphAddNode_v3 */
+    {192, 11070, 30, 0, 1}, /* cuGraphBatchMemOpNodeGetParams */
+    {193, 11070, 30, 0, 1}, /* cuGraphBatchMemOpNodeSetParams */
+    {194, 10000, 29, 0, 1}, /* cuGraphChildGraphNodeGetGraph */
+    {195, 10000, 12, 0, 1}, /* cuGraphClone */
+    {196, 12030, 30, 0, 1}, /* cuGraphConditionalHandleCreate */
+    {197, 10000, 13, 0, 1}, /* cuGraphCreate */
+    {198, 11030, 20, 0, 1}, /* cuGraphDebugDotPrint */
+    {199, 10000, 14, 0, 1}, /* cuGraphDestroy */
+    {200, 10000, 18, 0, 1}, /* cuGraphDestroyNode */
+    {201, 11010, 30, 0, 1}, /* cuGraphEventRecordNodeGetEvent */
+    {202, 11010, 30, 0, 1}, /* cuGraphEventRecordNodeSetEvent */
+    {203, 11010, 28, 0, 1}, /* cuGraphEventWaitNodeGetEvent */
+    {204, 11010, 28, 0, 1}, /* cuGraphEventWaitNodeSetEvent */
+    {205, 11070, 34, 0, 1}, /* cuGraphExecBatchMemOpNodeSetParams */
+    {206, 11010, 34, 0, 1}, /* cuGraphExecChildGraphNodeSetParams */
+    {207, 10000, 18, 0, 1}, /* cuGraphExecDestroy */
+    {208, 11010, 34, 0, 1}, /* cuGraphExecEventRecordNodeSetEvent */
+    {209, 11010, 32, 0, 1}, /* cuGraphExecEventWaitNodeSetEvent */
+    {210, 11020, 48, 0, 1}, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
+    {211, 11020, 46, 0, 1}, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
+    {212, 12000, 19, 0, 1}, /* cuGraphExecGetFlags */
+    {213, 13010, 16, 0, 1}, /* cuGraphExecGetId */
+    {214, 10020, 28, 0, 1}, /* cuGraphExecHostNodeSetParams */
+    {215, 10010, 30, 0, 0}, /* cuGraphExecKernelNodeSetParams */
+    {216, 12000, 30, 0, 1}, /* cuGraphExecKernelNodeSetParams_v2 */
+    {217, 10020, 30, 0, 1}, /* cuGraphExecMemcpyNodeSetParams */
+    {218, 10020, 30, 0, 1}, /* cuGraphExecMemsetNodeSetParams */
+    {219, 12020, 24, 0, 1}, /* cuGraphExecNodeSetParams */
+    {220, 10020, 17, 0, 0}, /* cuGraphExecUpdate */
+    {221, 12000, 17, 0, 1}, /* cuGraphExecUpdate_v2 */
+    {222, 11020, 44, 0, 1}, /* cuGraphExternalSemaphoresSignalNodeGetParams */
+    {223, 11020, 44, 0, 1}, /* cuGraphExternalSemaphoresSignalNodeSetParams */
+    {224, 11020, 42, 0, 1}, /* cuGraphExternalSemaphoresWaitNodeGetParams */
+    {225, 11020, 42, 0, 1}, /* cuGraphExternalSemaphoresWaitNodeSetParams */
+    {226, 10000, 15, 0, 0}, /* cuGraphGetEdges */
+    {227, 12030, 15, 0, 1}, /* cuGraphGetEdges_v2 */
+    {228, 13010, 12, 0, 1}, /* cuGraphGetId */
+    {229, 10000, 15, 0, 1}, /* cuGraphGetNodes */
+    {230, 10000, 19, 0, 1}, /* cuGraphGetRootNodes */
+    {231, 10000, 24, 0, 1}, /* cuGraphHostNodeGetParams */
+    {232, 10000, 24, 0, 1}, /* cuGraphHostNodeSetParams */
+    {233, 10000, 18, 0, 0}, /* cuGraphInstantiate */
+    {237, 11000, 18, 0, 1}, /* cuGraphInstantiate_v2 */
+    {234, 11040, 27, 0, 1}, /* cuGraphInstantiateWithFlags */
+    {235, 12000, 28, 0, 0}, /* cuGraphInstantiateWithParams */
+    {236, 12000, 28, 1, 1}, /* cuGraphInstantiateWithParams_ptsz */
+    {238, 11000, 31, 0, 1}, /* cuGraphKernelNodeCopyAttributes */
+    {239, 11000, 29, 0, 1}, /* cuGraphKernelNodeGetAttribute */
+    {240, 10000, 26, 0, 0}, /* cuGraphKernelNodeGetParams */
+    {241, 12000, 26, 0, 1}, /* cuGraphKernelNodeGetParams_v2 */
+    {242, 11000, 29, 0, 1}, /* cuGraphKernelNodeSetAttribute */
+    {243, 10000, 26, 0, 0}, /* cuGraphKernelNodeSetParams */
+    {244, 12000, 26, 0, 1}, /* cuGraphKernelNodeSetParams_v2 */
+    {245, 10000, 13, 0, 0}, /* cuGraphLaunch */
+    {246, 10000, 13, 1, 1}, /* cuGraphLaunch_ptsz */
+    {247, 11040, 28, 0, 1}, /* cuGraphMemAllocNodeGetParams */
+    {248, 11040, 27, 0, 1}, /* cuGraphMemFreeNodeGetParams */
+    {249, 10000, 26, 0, 1}, /* cuGraphMemcpyNodeGetParams */
+    {250, 10000, 26, 0, 1}, /* cuGraphMemcpyNodeSetParams */
+    {251, 10000, 26, 0, 1}, /* cuGraphMemsetNodeGetParams */
+    {252, 10000, 26, 0, 1}, /* cuGraphMemsetNodeSetParams */
+    {253, 10000, 22, 0, 1}, /* cuGraphNodeFindInClone */
+    {254, 13010, 29, 0, 1}, /* cuGraphNodeGetContainingGraph */
+    {255, 10000, 26, 0, 0}, /* cuGraphNodeGetDependencies */
+    {256, 12030, 26, 0, 1}, /* cuGraphNodeGetDependencies_v2 */
+    {257, 10000, 28, 0, 0}, /* cuGraphNodeGetDependentNodes */
+    {258, 12030, 28, 0, 1}, /* cuGraphNodeGetDependentNodes_v2 */
+    {259, 11060, 21, 0, 1}, /* cuGraphNodeGetEnabled */
+    {260, 13010, 21, 0, 1}, /* cuGraphNodeGetLocalId */
+    {261, 13020, 20, 0, 1}, /* cuGraphNodeGetParams */
+    {262, 13010, 21, 0, 1}, /* cuGraphNodeGetToolsId */
+    {263, 10000, 18, 0, 1}, /* cuGraphNodeGetType */
+    {264, 11060, 21, 0, 1}, /* cuGraphNodeSetEnabled */
+    {265, 12020, 20, 0, 0}, /* cuGraphNodeSetParams */
+    {266, 13040, 20, 0, 1}, /* cuGraphNodeSetParams_v2 */
+    {267, 11030, 24, 0, 1}, /* cuGraphReleaseUserObject */
+    {268, 10000, 25, 0, 0}, /* cuGraphRemoveDependencies */
+    {269, 12030, 25, 0, 1}, /* cuGraphRemoveDependencies_v2 */
+    {270, 11030, 23, 0, 1}, /* cuGraphRetainUserObject */
+    {271, 11010, 13, 0, 0}, /* cuGraphUpload */
+    {272, 11010, 13, 1, 1}, /* cuGraphUpload_ptsz */
+    {273, 7000, 26, 0, 1}, /* cuGraphicsEGLRegisterImage */
+    {274, 3000, 26, 0, 1}, /* cuGraphicsGLRegisterBuffer */
+    {275, 3000, 25, 0, 1}, /* cuGraphicsGLRegisterImage */
+    {276, 3000, 22, 0, 0}, /* cuGraphicsMapResources */
+    {277, 7000, 22, 1, 1}, /* cuGraphicsMapResources_ptsz */
+    {278, 7000, 35, 0, 1}, /* cuGraphicsResourceGetMappedEglFrame */
+    {279, 5000, 41, 0, 1}, /* cuGraphicsResourceGetMappedMipmappedArray */
+    {280, 3000, 34, 0, 0}, /* cuGraphicsResourceGetMappedPointer */
+    {281, 3020, 34, 0, 1}, /* cuGraphicsResourceGetMappedPointer_v2 */
+    {282, 3000, 29, 0, 0}, /* cuGraphicsResourceSetMapFlags */
+    {283, 6050, 29, 0, 1}, /* cuGraphicsResourceSetMapFlags_v2 */
+    {284, 3000, 35, 0, 1}, /* cuGraphicsSubResourceGetMappedArray */
+    {285, 3000, 24, 0, 0}, /* cuGraphicsUnmapResources */
+    {286, 7000, 24, 1, 1}, /* cuGraphicsUnmapResources_ptsz */
+    {287, 3000, 28, 0, 1}, /* cuGraphicsUnregisterResource */
+    {288, 3010, 36, 0, 1}, /* cuGraphicsVDPAURegisterOutputSurface */
+    {289, 3010, 35, 0, 1}, /* cuGraphicsVDPAURegisterVideoSurface */
+    {290, 12040, 16, 0, 1}, /* cuGreenCtxCreate */
+    {291, 12040, 17, 0, 1}, /* cuGreenCtxDestroy */
+    {292, 12040, 24, 0, 1}, /* cuGreenCtxGetDevResource */
+    {293, 12090, 15, 0, 1}, /* cuGreenCtxGetId */
+    {294, 12040, 21, 0, 1}, /* cuGreenCtxRecordEvent */
+    {295, 12050, 22, 0, 1}, /* cuGreenCtxStreamCreate */
+    {296, 12040, 19, 0, 1}, /* cuGreenCtxWaitEvent */
+    {297, 10000, 22, 0, 1}, /* cuImportExternalMemory */
+    {298, 10000, 25, 0, 1}, /* cuImportExternalSemaphore */
+    {299, 2000, 6, 0, 1}, /* cuInit */
+    {300, 4010, 19, 0, 1}, /* cuIpcCloseMemHandle */
+    {301, 4010, 19, 0, 1}, /* cuIpcGetEventHandle */
+    {302, 4010, 17, 0, 1}, /* cuIpcGetMemHandle */
+    {303, 4010, 20, 0, 1}, /* cuIpcOpenEventHandle */
+    {304, 4010, 18, 0, 0}, /* cuIpcOpenMemHandle */
+    {305, 11000, 18, 0, 1}, /* cuIpcOpenMemHandle_v2 */
+    {306, 12000, 20, 0, 1}, /* cuKernelGetAttribute */
+    {307, 12000, 19, 0, 1}, /* cuKernelGetFunction */
+    {308, 12050, 18, 0, 1}, /* cuKernelGetLibrary */
+    {309, 12030, 15, 0, 1}, /* cuKernelGetName */
+    {310, 13020, 21, 0, 1}, /* cuKernelGetParamCount */
+    {311, 12040, 20, 0, 1}, /* cuKernelGetParamInfo */
+    {312, 12000, 20, 0, 1}, /* cuKernelSetAttribute */
+    {313, 12000, 22, 0, 1}, /* cuKernelSetCacheConfig */
+    {314, 2000, 8, 0, 1}, /* cuLaunch */
+    {315, 9000, 25, 0, 0}, /* cuLaunchCooperativeKernel */
+    {317, 9000, 25, 1, 1}, /* cuLaunchCooperativeKernel_ptsz */
+    {316, 9000, 36, 0, 1}, /* cuLaunchCooperativeKernelMultiDevice */
+    {318, 2000, 12, 0, 1}, /* cuLaunchGrid */
+    {319, 2000, 17, 0, 1}, /* cuLaunchGridAsync */
+    {320, 10000, 16, 0, 0}, /* cuLaunchHostFunc */
+    {321, 10000, 16, 1, 0}, /* cuLaunchHostFunc_ptsz */
+    {322, 13010, 16, 0, 0}, /* cuLaunchHostFunc_v2 */
+    {323, 13010, 16, 1, 1}, /* cuLaunchHostFunc_v2_ptsz */
+    {324, 4000, 14, 0, 0}, /* cuLaunchKernel */
+    {327, 7000, 14, 1, 1}, /* cuLaunchKernel_ptsz */
+    {325, 11060, 16, 0, 0}, /* cuLaunchKernelEx */
+    {326, 11060, 16, 1, 1}, /* cuLaunchKernelEx_ptsz */
+    {328, 12040, 25, 0, 1}, /* cuLibraryEnumerateKernels */
+    {329, 12000, 18, 0, 1}, /* cuLibraryGetGlobal */
+    {330, 12000, 18, 0, 1}, /* cuLibraryGetKernel */
+    {331, 12040, 23, 0, 1}, /* cuLibraryGetKernelCount */
+    {332, 12000, 19, 0, 1}, /* cuLibraryGetManaged */
+    {333, 12000, 18, 0, 1}, /* cuLibraryGetModule */
+    {334, 12000, 27, 0, 1}, /* cuLibraryGetUnifiedFunction */
+    {335, 12000, 17, 0, 1}, /* cuLibraryLoadData */
+    {336, 12000, 21, 0, 1}, /* cuLibraryLoadFromFile */
+    {337, 12000, 15, 0, 1}, /* cuLibraryUnload */
+    {338, 5050, 13, 0, 0}, /* cuLinkAddData */
+    {339, 6050, 13, 0, 1}, /* cuLinkAddData_v2 */
+    {340, 5050, 13, 0, 0}, /* cuLinkAddFile */
+    {341, 6050, 13, 0, 1}, /* cuLinkAddFile_v2 */
+    {342, 5050, 14, 0, 1}, /* cuLinkComplete */
+    {343, 5050, 12, 0, 0}, /* cuLinkCreate */
+    {344, 6050, 12, 0, 1}, /* cuLinkCreate_v2 */
+    {345, 5050, 13, 0, 1}, /* cuLinkDestroy */
+    {346, 13030, 26, 0, 1}, /* cuLogicalEndpointAddDevice */
+    {347, 13030, 25, 0, 1}, /* cuLogicalEndpointBindAddr */
+    {348, 13030, 24, 0, 1}, /* cuLogicalEndpointBindMem */
+    {349, 13030, 23, 0, 1}, /* cuLogicalEndpointCreate */
+    {350, 13030, 24, 0, 1}, /* cuLogicalEndpointDestroy */
+    {351, 13030, 23, 0, 1}, /* cuLogicalEndpointExport */
+    {352, 13030, 26, 0, 1}, /* cuLogicalEndpointGetLimits */
+    {353, 13030, 26, 0, 1}, /* cuLogicalEndpointIdRelease */
+    {354, 13030, 26, 0, 1}, /* cuLogicalEndpointIdReserve */
+    {355, 13030, 23, 0, 1}, /* cuLogicalEndpointImport */
+    {356, 13030, 22, 0, 1}, /* cuLogicalEndpointQuery */
+    {357, 13030, 23, 0, 1}, /* cuLogicalEndpointUnbind */
+    {358, 12090, 13, 0, 1}, /* cuLogsCurrent */
+    {359, 12090, 16, 0, 1}, /* cuLogsDumpToFile */
+    {360, 12090, 18, 0, 1}, /* cuLogsDumpToMemory */
+    {361, 12090, 22, 0, 1}, /* cuLogsRegisterCallback */
+    {362, 12090, 24, 0, 1}, /* cuLogsUnregisterCallback */
+    {363, 10020, 16, 0, 1}, /* cuMemAddressFree */
+    {364, 10020, 19, 0, 1}, /* cuMemAddressReserve */
+    {365, 8000, 11, 0, 0}, /* cuMemAdvise */
+    {366, 12020, 11, 0, 1}, /* cuMemAdvise_v2 */
+    {367, 2000, 10, 0, 0}, /* cuMemAlloc */
+    {377, 3020, 10, 0, 1}, /* cuMemAlloc_v2 */
+    {368, 11020, 15, 0, 0}, /* cuMemAllocAsync */
+    {369, 11020, 15, 1, 1}, /* cuMemAllocAsync_ptsz */
+    {370, 11020, 23, 0, 0}, /* cuMemAllocFromPoolAsync */
+    {371, 11020, 23, 1, 1}, /* cuMemAllocFromPoolAsync_ptsz */
+    {372, 2000, 14, 0, 0}, /* cuMemAllocHost */
+    {373, 3020, 14, 0, 1}, /* cuMemAllocHost_v2 */
+    {374, 6000, 17, 0, 1}, /* cuMemAllocManaged */
+    {375, 2000, 15, 0, 0}, /* cuMemAllocPitch */
+    {376, 3020, 15, 0, 1}, /* cuMemAllocPitch_v2 */
+    {378, 12060, 25, 0, 0}, /* cuMemBatchDecompressAsync */
+    {379, 12060, 25, 1, 1}, /* cuMemBatchDecompressAsync_ptsz */
+    {380, 10020, 11, 0, 1}, /* cuMemCreate */
+    {381, 13000, 33, 0, 0}, /* cuMemDiscardAndPrefetchBatchAsync */
+    {382, 13000, 33, 1, 1}, /* cuMemDiscardAndPrefetchBatchAsync_ptsz */
+    {383, 13000, 22, 0, 0}, /* cuMemDiscardBatchAsync */
+    {384, 13000, 22, 1, 1}, /* cuMemDiscardBatchAsync_ptsz */
+    {385, 10020, 28, 0, 1}, /* cuMemExportToShareableHandle */
+    {386, 2000, 9, 0, 0}, /* cuMemFree */
+    {390, 3020, 9, 0, 1}, /* cuMemFree_v2 */
+    {387, 11020, 14, 0, 0}, /* cuMemFreeAsync */
+    {388, 11020, 14, 1, 1}, /* cuMemFreeAsync_ptsz */
+    {389, 2000, 13, 0, 1}, /* cuMemFreeHost */
+    {391, 10020, 14, 0, 1}, /* cuMemGetAccess */
+    {392, 2000, 20, 0, 0}, /* cuMemGetAddressRange */
+    {393, 3020, 20, 0, 1}, /* cuMemGetAddressRange_v2 */
+    {394, 10020, 29, 0, 1}, /* cuMemGetAllocationGranularity */
+    {395, 10020, 38, 0, 1}, /* cuMemGetAllocationPropertiesFromHandle */
+    {396, 13000, 22, 0, 1}, /* cuMemGetDefaultMemPool */
+    {397, 11070, 29, 0, 1}, /* cuMemGetHandleForAddressRange */
+    {398, 2000, 12, 0, 0}, /* cuMemGetInfo */
+    {399, 3020, 12, 0, 1}, /* cuMemGetInfo_v2 */
+    {400, 13040, 20, 0, 1}, /* cuMemGetLocationInfo */
+    {401, 13000, 15, 0, 1}, /* cuMemGetMemPool */
+    {402, 2020, 14, 0, 1}, /* cuMemHostAlloc */
+    {404, 2020, 25, 0, 0}, /* cuMemHostGetDevicePointer */
+    {405, 3020, 25, 0, 1}, /* cuMemHostGetDevicePointer_v2 */
+    {406, 2030, 17, 0, 1}, /* cuMemHostGetFlags */
+    {407, 4000, 17, 0, 0}, /* cuMemHostRegister */
+    {408, 6050, 17, 0, 1}, /* cuMemHostRegister_v2 */
+    {409, 4000, 19, 0, 1}, /* cuMemHostUnregister */
+    {410, 10020, 30, 0, 1}, /* cuMemImportFromShareableHandle */
+    {411, 10020, 8, 0, 1}, /* cuMemMap */
+    {412, 11010, 18, 0, 0}, /* cuMemMapArrayAsync */
+    {413, 11010, 18, 1, 1}, /* cuMemMapArrayAsync_ptsz */
+    {417, 11020, 15, 0, 1}, /* cuMemPoolCreate */
+    {418, 11020, 16, 0, 1}, /* cuMemPoolDestroy */
+    {419, 11020, 22, 0, 1}, /* cuMemPoolExportPointer */
+    {420, 11020, 32, 0, 1}, /* cuMemPoolExportToShareableHandle */
+    {421, 11020, 18, 0, 1}, /* cuMemPoolGetAccess */
+    {422, 11020, 21, 0, 1}, /* cuMemPoolGetAttribute */
+    {423, 11020, 34, 0, 1}, /* cuMemPoolImportFromShareableHandle */
+    {424, 11020, 22, 0, 1}, /* cuMemPoolImportPointer */
+    {425, 11020, 18, 0, 1}, /* cuMemPoolSetAccess */
+    {426, 11020, 21, 0, 1}, /* cuMemPoolSetAttribute */
+    {427, 11020, 15, 0, 1}, /* cuMemPoolTrimTo */
+    {428, 8000, 18, 0, 0}, /* cuMemPrefetchAsync */
+    {429, 8000, 18, 1, 0}, /* cuMemPrefetchAsync_ptsz */
+    {430, 12020, 18, 0, 0}, /* cuMemPrefetchAsync_v2 */
+    {431, 12020, 18, 1, 1}, /* cuMemPrefetchAsync_v2_ptsz */
+    {432, 13000, 23, 0, 0}, /* cuMemPrefetchBatchAsync */
+    {433, 13000, 23, 1, 1}, /* cuMemPrefetchBatchAsync_ptsz */
+    {434, 8000, 22, 0, 1}, /* cuMemRangeGetAttribute */
+    {435, 8000, 23, 0, 1}, /* cuMemRangeGetAttributes */
+    {436, 10020, 12, 0, 1}, /* cuMemRelease */
+    {437, 11000, 27, 0, 1}, /* cuMemRetainAllocationHandle */
+    {438, 10020, 14, 0, 1}, /* cuMemSetAccess */
+    {439, 13000, 15, 0, 1}, /* cuMemSetMemPool */
+    {440, 10020, 10, 0, 1}, /* cuMemUnmap */
+    {441, 4000, 8, 0, 0}, /* cuMemcpy */
+    {518, 7000, 8, 1, 1}, /* cuMemcpy_ptds */
+    {442, 2000, 10, 0, 0}, /* cuMemcpy2D */
+    {449, 3020, 10, 0, 0}, /* cuMemcpy2D_v2 */
+    {450, 7000, 10, 1, 1}, /* cuMemcpy2D_v2_ptds */
+    {443, 2000, 15, 0, 0}, /* cuMemcpy2DAsync */
+    {444, 3020, 15, 0, 0}, /* cuMemcpy2DAsync_v2 */
+    {445, 7000, 15, 1, 1}, /* cuMemcpy2DAsync_v2_ptsz */
+    {446, 2000, 19, 0, 0}, /* cuMemcpy2DUnaligned */
+    {447, 3020, 19, 0, 0}, /* cuMemcpy2DUnaligned_v2 */
+    {448, 7000, 19, 1, 1}, /* cuMemcpy2DUnaligned_v2_ptds */
+    {451, 2000, 10, 0, 0}, /* cuMemcpy3D */
+    {465, 3020, 10, 0, 0}, /* cuMemcpy3D_v2 */
+    {466, 7000, 10, 1, 1}, /* cuMemcpy3D_v2_ptds */
+    {452, 2000, 15, 0, 0}, /* cuMemcpy3DAsync */
+    {453, 3020, 15, 0, 0}, /* cuMemcpy3DAsync_v2 */
+    {454, 7000, 15, 1, 1}, /* cuMemcpy3DAsync_v2_ptsz */
+    {455, 12080, 20, 0, 0}, /* cuMemcpy3DBatchAsync */
+    {456, 12080, 20, 1, 0}, /* cuMemcpy3DBatchAsync_ptsz */
+    {457, 13000, 20, 0, 0}, /* cuMemcpy3DBatchAsync_v2 */
+    {458, 13000, 20, 1, 1}, /* cuMemcpy3DBatchAsync_v2_ptsz */
+    {459, 4000, 14, 0, 0}, /* cuMemcpy3DPeer */
+    {462, 7000, 14, 1, 1}, /* cuMemcpy3DPeer_ptds */
+    {460, 4000, 19, 0, 0}, /* cuMemcpy3DPeerAsync */
+    {461, 7000, 19, 1, 1}, /* cuMemcpy3DPeerAsync_ptsz */
+    {463, 13020, 29, 0, 0}, /* cuMemcpy3DWithAttributesAsync */
+    {464, 13020, 29, 1, 1}, /* cuMemcpy3DWithAttributesAsync_ptsz */
+    {467, 4000, 13, 0, 0}, /* cuMemcpyAsync */
+    {468, 7000, 13, 1, 1}, /* cuMemcpyAsync_ptsz */
+    {469, 2000, 12, 0, 0}, /* cuMemcpyAtoA */
+    {470, 3020, 12, 0, 0}, /* cuMemcpyAtoA_v2 */
+    {471, 7000, 12, 1, 1}, /* cuMemcpyAtoA_v2_ptds */
+    {472, 2000, 12, 0, 0}, /* cuMemcpyAtoD */
+    {473, 3020, 12, 0, 0}, /* cuMemcpyAtoD_v2 */
+    {474, 7000, 12, 1, 1}, /* cuMemcpyAtoD_v2_ptds */
+    {475, 2000, 12, 0, 0}, /* cuMemcpyAtoH */
+    {479, 3020, 12, 0, 0}, /* cuMemcpyAtoH_v2 */
+    {480, 7000, 12, 1, 1}, /* cuMemcpyAtoH_v2_ptds */
+    {476, 2000, 17, 0, 0}, /* cuMemcpyAtoHAsync */
+    {477, 3020, 17, 0, 0}, /* cuMemcpyAtoHAsync_v2 */
+    {478, 7000, 17, 1, 1}, /* cuMemcpyAtoHAsync_v2_ptsz */
+    {481, 12080, 18, 0, 0}, /* cuMemcpyBatchAsync */
+    {482, 12080, 18, 1, 0}, /* cuMemcpyBatchAsync_ptsz */
+    {483, 13000, 18, 0, 0}, /* cuMemcpyBatchAsync_v2 */
+    {484, 13000, 18, 1, 1}, /* cuMemcpyBatchAsync_v2_ptsz */
+    {485, 2000, 12, 0, 0}, /* cuMemcpyDtoA */
+    {486, 3020, 12, 0, 0}, /* cuMemcpyDtoA_v2 */
+    {487, 7000, 12, 1, 1}, /* cuMemcpyDtoA_v2_ptds */
+    {488, 2000, 12, 0, 0}, /* cuMemcpyDtoD */
+    {492, 3020, 12, 0, 0}, /* cuMemcpyDtoD_v2 */
+    {493, 7000, 12, 1, 1}, /* cuMemcpyDtoD_v2_ptds */
+    {489, 3000, 17, 0, 0}, /* cuMemcpyDtoDAsync */
+    {490, 3020, 17, 0, 0}, /* cuMemcpyDtoDAsync_v2 */
+    {491, 7000, 17, 1, 1}, /* cuMemcpyDtoDAsync_v2_ptsz */
+    {494, 2000, 12, 0, 0}, /* cuMemcpyDtoH */
+    {498, 3020, 12, 0, 0}, /* cuMemcpyDtoH_v2 */
+    {499, 7000, 12, 1, 1}, /* cuMemcpyDtoH_v2_ptds */
+    {495, 2000, 17, 0, 0}, /* cuMemcpyDtoHAsync */
+    {496, 3020, 17, 0, 0}, /* cuMemcpyDtoHAsync_v2 */
+    {497, 7000, 17, 1, 1}, /* cuMemcpyDtoHAsync_v2_ptsz */
+    {500, 2000, 12, 0, 0}, /* cuMemcpyHtoA */
+    {504, 3020, 12, 0, 0}, /* cuMemcpyHtoA_v2 */
+    {505, 7000, 12, 1, 1}, /* cuMemcpyHtoA_v2_ptds */
+    {501, 2000, 17, 0, 0}, /* cuMemcpyHtoAAsync */
+    {502, 3020, 17, 0, 0}, /* cuMemcpyHtoAAsync_v2 */
+    {503, 7000, 17, 1, 1}, /* cuMemcpyHtoAAsync_v2_ptsz */
+    {506, 2000, 12, 0, 0}, /* cuMemcpyHtoD */
+    {510, 3020, 12, 0, 0}, /* cuMemcpyHtoD_v2 */
+    {511, 7000, 12, 1, 1}, /* cuMemcpyHtoD_v2_ptds */
+    {507, 2000, 17, 0, 0}, /* cuMemcpyHtoDAsync */
+    {508, 3020, 17, 0, 0}, /* cuMemcpyHtoDAsync_v2 */
+    {509, 7000, 17, 1, 1}, /* cuMemcpyHtoDAsync_v2_ptsz */
+    {512, 4000, 12, 0, 0}, /* cuMemcpyPeer */
+    {515, 7000, 12, 1, 1}, /* cuMemcpyPeer_ptds */
+    {513, 4000, 17, 0, 0}, /* cuMemcpyPeerAsync */
+    {514, 7000, 17, 1, 1}, /* cuMemcpyPeerAsync_ptsz */
+    {516, 13020, 27, 0, 0}, /* cuMemcpyWithAttributesAsync */
+    {517, 13020, 27, 1, 1}, /* cuMemcpyWithAttributesAsync_ptsz */
+    {520, 2000, 11, 0, 0}, /* cuMemsetD16 */
+    {523, 3020, 11, 0, 0}, /* cuMemsetD16_v2 */
+    {524, 7000, 11, 1, 1}, /* cuMemsetD16_v2_ptds */
+    {521, 3020, 16, 0, 0}, /* cuMemsetD16Async */
+    {522, 7000, 16, 1, 1}, /* cuMemsetD16Async_ptsz */
+    {525, 2000, 13, 0, 0}, /* cuMemsetD2D16 */
+    {528, 3020, 13, 0, 0}, /* cuMemsetD2D16_v2 */
+    {529, 7000, 13, 1, 1}, /* cuMemsetD2D16_v2_ptds */
+    {526, 3020, 18, 0, 0}, /* cuMemsetD2D16Async */
+    {527, 7000, 18, 1, 1}, /* cuMemsetD2D16Async_ptsz */
+    {530, 2000, 13, 0, 0}, /* cuMemsetD2D32 */
+    {533, 3020, 13, 0, 0}, /* cuMemsetD2D32_v2 */
+    {534, 7000, 13, 1, 1}, /* cuMemsetD2D32_v2_ptds */
+    {531, 3020, 18, 0, 0}, /* cuMemsetD2D32Async */
+    {532, 7000, 18, 1, 1}, /* cuMemsetD2D32Async_ptsz */
+    {535, 2000, 12, 0, 0}, /* cuMemsetD2D8 */
+    {538, 3020, 12, 0, 0}, /* cuMemsetD2D8_v2 */
+    {539, 7000, 12, 1, 1}, /* cuMemsetD2D8_v2_ptds */
+    {536, 3020, 17, 0, 0}, /* cuMemsetD2D8Async */
+    {537, 7000, 17, 1, 1}, /* cuMemsetD2D8Async_ptsz */
+    {540, 2000, 11, 0, 0}, /* cuMemsetD32 */
+    {543, 3020, 11, 0, 0}, /* cuMemsetD32_v2 */
+    {544, 7000, 11, 1, 1}, /* cuMemsetD32_v2_ptds */
+    {541, 3020, 16, 0, 0}, /* cuMemsetD32Async */
+    {542, 7000, 16, 1, 1}, /* cuMemsetD32Async_ptsz */
+    {545, 2000, 10, 0, 0}, /* cuMemsetD8 */
+    {548, 3020, 10, 0, 0}, /* cuMemsetD8_v2 */
+    {549, 7000, 10, 1, 1}, /* cuMemsetD8_v2_ptds */
+    {546, 3020, 15, 0, 0}, /* cuMemsetD8Async */
+    {547, 7000, 15, 1, 1}, /* cuMemsetD8Async_ptsz */
+    {550, 5000, 22, 0, 1}, /* cuMipmappedArrayCreate */
+    {551, 5000, 23, 0, 1}, /* cuMipmappedArrayDestroy */
+    {552, 5000, 24, 0, 1}, /* cuMipmappedArrayGetLevel */
+    {553, 11060, 37, 0, 1}, /* cuMipmappedArrayGetMemoryRequirements */
+    {554, 11010, 35, 0, 1}, /* cuMipmappedArrayGetSparseProperties */
+    {555, 12040, 26, 0, 1}, /* cuModuleEnumerateFunctions */
+    {556, 2000, 19, 0, 1}, /* cuModuleGetFunction */
+    {557, 12040, 24, 0, 1}, /* cuModuleGetFunctionCount */
+    {558, 2000, 17, 0, 0}, /* cuModuleGetGlobal */
+    {559, 3020, 17, 0, 1}, /* cuModuleGetGlobal_v2 */
+    {560, 11070, 22, 0, 1}, /* cuModuleGetLoadingMode */
+    {561, 3000, 18, 0, 1}, /* cuModuleGetSurfRef */
+    {562, 2000, 17, 0, 1}, /* cuModuleGetTexRef */
+    {563, 2000, 12, 0, 1}, /* cuModuleLoad */
+    {564, 2000, 16, 0, 1}, /* cuModuleLoadData */
+    {565, 2010, 18, 0, 1}, /* cuModuleLoadDataEx */
+    {566, 2000, 21, 0, 1}, /* cuModuleLoadFatBinary */
+    {567, 2000, 14, 0, 1}, /* cuModuleUnload */
+    {570, 12010, 20, 0, 1}, /* cuMulticastAddDevice */
+    {571, 12010, 19, 0, 0}, /* cuMulticastBindAddr */
+    {572, 13010, 19, 0, 1}, /* cuMulticastBindAddr_v2 */
+    {573, 12010, 18, 0, 0}, /* cuMulticastBindMem */
+    {574, 13010, 18, 0, 1}, /* cuMulticastBindMem_v2 */
+    {575, 12010, 17, 0, 1}, /* cuMulticastCreate */
+    {576, 12010, 25, 0, 1}, /* cuMulticastGetGranularity */
+    {577, 12010, 17, 0, 1}, /* cuMulticastUnbind */
+    {579, 10020, 39, 0, 1}, /* cuOccupancyAvailableDynamicSMemPerBlock */
+    {580, 6050, 43, 0, 1}, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
+    {581, 7000, 52, 0, 1}, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
+    {582, 11070, 28, 0, 1}, /* cuOccupancyMaxActiveClusters */
+    {583, 6050, 32, 0, 1}, /* cuOccupancyMaxPotentialBlockSize */
+    {584, 7000, 41, 0, 1}, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
+    {585, 11070, 34, 0, 1}, /* cuOccupancyMaxPotentialClusterSize */
+    {586, 2000, 14, 0, 1}, /* cuParamSetSize */
+    {587, 2000, 16, 0, 1}, /* cuParamSetTexRef */
+    {588, 2000, 11, 0, 1}, /* cuParamSetf */
+    {589, 2000, 11, 0, 1}, /* cuParamSeti */
+    {590, 2000, 11, 0, 1}, /* cuParamSetv */
+    {591, 4000, 21, 0, 1}, /* cuPointerGetAttribute */
+    {592, 7000, 22, 0, 1}, /* cuPointerGetAttributes */
+    {593, 6000, 21, 0, 1}, /* cuPointerSetAttribute */
+    {594, 4000, 20, 0, 1}, /* cuProfilerInitialize */
+    {595, 4000, 15, 0, 1}, /* cuProfilerStart */
+    {596, 4000, 14, 0, 1}, /* cuProfilerStop */
+    {600, 10000, 31, 0, 0}, /* cuSignalExternalSemaphoresAsync */
+    {601, 10000, 31, 1, 1}, /* cuSignalExternalSemaphoresAsync_ptsz */
+    {602, 5000, 19, 0, 0}, /* cuStreamAddCallback */
+    {603, 7000, 19, 1, 1}, /* cuStreamAddCallback_ptsz */
+    {604, 6000, 22, 0, 0}, /* cuStreamAttachMemAsync */
+    {605, 7000, 22, 1, 1}, /* cuStreamAttachMemAsync_ptsz */
+    {606, 8000, 18, 0, 0}, /* cuStreamBatchMemOp */
+    {607, 8000, 18, 1, 0}, /* cuStreamBatchMemOp_ptsz */
+    {608, 11070, 18, 0, 0}, /* cuStreamBatchMemOp_v2 */
+    {609, 11070, 18, 1, 1}, /* cuStreamBatchMemOp_v2_ptsz */
+    {610, 10000, 20, 0, 0}, /* cuStreamBeginCapture */
+    {615, 10000, 20, 1, 0}, /* cuStreamBeginCapture_ptsz */
+    {616, 10010, 20, 0, 0}, /* cuStreamBeginCapture_v2 */
+    {617, 10010, 20, 1, 1}, /* cuStreamBeginCapture_v2_ptsz */
+    {611, 13010, 25, 0, 0}, /* cuStreamBeginCaptureToCig */
+    {612, 13010, 25, 1, 1}, /* cuStreamBeginCaptureToCig_ptsz */
+    {613, 12030, 27, 0, 0}, /* cuStreamBeginCaptureToGraph */
+    {614, 12030, 27, 1, 1}, /* cuStreamBeginCaptureToGraph_ptsz */
+    {618, 13030, 29, 0, 0}, /* cuStreamBeginRecaptureToGraph */
+    {619, 13030, 29, 1, 1}, /* cuStreamBeginRecaptureToGraph_ptsz */
+    {620, 11000, 22, 0, 0}, /* cuStreamCopyAttributes */
+    {621, 11000, 22, 1, 1}, /* cuStreamCopyAttributes_ptsz */
+    {622, 2000, 14, 0, 1}, /* cuStreamCreate */
+    {624, 5050, 26, 0, 1}, /* cuStreamCreateWithPriority */
+    {625, 2000, 15, 0, 0}, /* cuStreamDestroy */
+    {626, 4000, 15, 0, 1}, /* cuStreamDestroy_v2 */
+    {627, 10000, 18, 0, 0}, /* cuStreamEndCapture */
+    {630, 10000, 18, 1, 1}, /* cuStreamEndCapture_ptsz */
+    {628, 13010, 23, 0, 0}, /* cuStreamEndCaptureToCig */
+    {629, 13010, 23, 1, 1}, /* cuStreamEndCaptureToCig_ptsz */
+    {631, 11000, 20, 0, 0}, /* cuStreamGetAttribute */
+    {632, 11000, 20, 1, 1}, /* cuStreamGetAttribute_ptsz */
+    {633, 10010, 22, 0, 0}, /* cuStreamGetCaptureInfo */
+    {634, 10010, 22, 1, 0}, /* cuStreamGetCaptureInfo_ptsz */
+    {635, 11030, 22, 0, 0}, /* cuStreamGetCaptureInfo_v2 */
+    {636, 11030, 22, 1, 0}, /* cuStreamGetCaptureInfo_v2_ptsz */
+    {637, 12030, 22, 0, 0}, /* cuStreamGetCaptureInfo_v3 */
+    {638, 12030, 22, 1, 1}, /* cuStreamGetCaptureInfo_v3_ptsz */
+    {639, 9020, 14, 0, 0}, /* cuStreamGetCtx */
+    {640, 9020, 14, 1, 0}, /* cuStreamGetCtx_ptsz */
+    {641, 12050, 14, 0, 0}, /* cuStreamGetCtx_v2 */
+    {642, 12050, 14, 1, 1}, /* cuStreamGetCtx_v2_ptsz */
+    {643, 13010, 22, 0, 0}, /* cuStreamGetDevResource */
+    {644, 13010, 22, 1, 1}, /* cuStreamGetDevResource_ptsz */
+    {645, 12080, 17, 0, 0}, /* cuStreamGetDevice */
+    {646, 12080, 17, 1, 1}, /* cuStreamGetDevice_ptsz */
+    {647, 5050, 16, 0, 0}, /* cuStreamGetFlags */
+    {648, 7000, 16, 1, 1}, /* cuStreamGetFlags_ptsz */
+    {649, 12040, 19, 0, 1}, /* cuStreamGetGreenCtx */
+    {650, 12000, 13, 0, 0}, /* cuStreamGetId */
+    {651, 12000, 13, 1, 1}, /* cuStreamGetId_ptsz */
+    {652, 5050, 19, 0, 0}, /* cuStreamGetPriority */
+    {653, 7000, 19, 1, 1}, /* cuStreamGetPriority_ptsz */
+    {654, 10000, 19, 0, 0}, /* cuStreamIsCapturing */
+    {655, 10000, 19, 1, 1}, /* cuStreamIsCapturing_ptsz */
+    {656, 2000, 13, 0, 0}, /* cuStreamQuery */
+    {657, 7000, 13, 1, 1}, /* cuStreamQuery_ptsz */
+    {658, 11000, 20, 0, 0}, /* cuStreamSetAttribute */
+    {659, 11000, 20, 1, 1}, /* cuStreamSetAttribute_ptsz */
+    {662, 2000, 19, 0, 0}, /* cuStreamSynchronize */
+    {663, 7000, 19, 1, 1}, /* cuStreamSynchronize_ptsz */
+    {664, 11030, 33, 0, 0}, /* cuStreamUpdateCaptureDependencies */
+    {665, 11030, 33, 1, 0}, /* cuStreamUpdateCaptureDependencies_ptsz */
+    {666, 12030, 33, 0, 0}, /* cuStreamUpdateCaptureDependencies_v2 */
+    {667, 12030, 33, 1, 1}, /* cuStreamUpdateCaptureDependencies_v2_ptsz */
+    {668, 3020, 17, 0, 0}, /* cuStreamWaitEvent */
+    {669, 7000, 17, 1, 1}, /* cuStreamWaitEvent_ptsz */
+    {670, 8000, 19, 0, 0}, /* cuStreamWaitValue32 */
+    {671, 8000, 19, 1, 0}, /* cuStreamWaitValue32_ptsz */
+    {672, 11070, 19, 0, 0}, /* cuStreamWaitValue32_v2 */
+    {673, 11070, 19, 1, 1}, /* cuStreamWaitValue32_v2_ptsz */
+    {674, 9000, 19, 0, 0}, /* cuStreamWaitValue64 */
+    {675, 9000, 19, 1, 0}, /* cuStreamWaitValue64_ptsz */
+    {676, 11070, 19, 0, 0}, /* cuStreamWaitValue64_v2 */
+    {677, 11070, 19, 1, 1}, /* cuStreamWaitValue64_v2_ptsz */
+    {678, 8000, 20, 0, 0}, /* cuStreamWriteValue32 */
+    {679, 8000, 20, 1, 0}, /* cuStreamWriteValue32_ptsz */
+    {680, 11070, 20, 0, 0}, /* cuStreamWriteValue32_v2 */
+    {681, 11070, 20, 1, 1}, /* cuStreamWriteValue32_v2_ptsz */
+    {682, 9000, 20, 0, 0}, /* cuStreamWriteValue64 */
+    {683, 9000, 20, 1, 0}, /* cuStreamWriteValue64_ptsz */
+    {684, 11070, 20, 0, 0}, /* cuStreamWriteValue64_v2 */
+    {685, 11070, 20, 1, 1}, /* cuStreamWriteValue64_v2_ptsz */
+    {686, 5000, 18, 0, 1}, /* cuSurfObjectCreate */
+    {687, 5000, 19, 0, 1}, /* cuSurfObjectDestroy */
+    {688, 5000, 27, 0, 1}, /* cuSurfObjectGetResourceDesc */
+    {691, 3000, 17, 0, 1}, /* cuSurfRefGetArray */
+    {693, 3000, 17, 0, 1}, /* cuSurfRefSetArray */
+    {695, 12000, 23, 0, 1}, /* cuTensorMapEncodeIm2col */
+    {696, 12080, 27, 0, 1}, /* cuTensorMapEncodeIm2colWide */
+    {697, 12000, 22, 0, 1}, /* cuTensorMapEncodeTiled */
+    {698, 12000, 25, 0, 1}, /* cuTensorMapReplaceAddress */
+    {699, 13050, 29, 0, 1}, /* cuTensorMapSetAllocationClass */
+    {700, 5000, 17, 0, 1}, /* cuTexObjectCreate */
+    {701, 5000, 18, 0, 1}, /* cuTexObjectDestroy */
+    {702, 5000, 26, 0, 1}, /* cuTexObjectGetResourceDesc */
+    {703, 5000, 30, 0, 1}, /* cuTexObjectGetResourceViewDesc */
+    {704, 5000, 25, 0, 1}, /* cuTexObjectGetTextureDesc */
+    {705, 2000, 14, 0, 1}, /* cuTexRefCreate */
+    {706, 2000, 15, 0, 1}, /* cuTexRefDestroy */
+    {707, 2000, 18, 0, 0}, /* cuTexRefGetAddress */
+    {709, 3020, 18, 0, 1}, /* cuTexRefGetAddress_v2 */
+    {708, 2000, 22, 0, 1}, /* cuTexRefGetAddressMode */
+    {710, 2000, 16, 0, 1}, /* cuTexRefGetArray */
+    {711, 8000, 22, 0, 1}, /* cuTexRefGetBorderColor */
+    {712, 2000, 21, 0, 1}, /* cuTexRefGetFilterMode */
+    {713, 2000, 16, 0, 1}, /* cuTexRefGetFlags */
+    {714, 2000, 17, 0, 1}, /* cuTexRefGetFormat */
+    {715, 5000, 24, 0, 1}, /* cuTexRefGetMaxAnisotropy */
+    {716, 5000, 27, 0, 1}, /* cuTexRefGetMipmapFilterMode */
+    {717, 5000, 26, 0, 1}, /* cuTexRefGetMipmapLevelBias */
+    {718, 5000, 27, 0, 1}, /* cuTexRefGetMipmapLevelClamp */
+    {719, 5000, 25, 0, 1}, /* cuTexRefGetMipmappedArray */
+    {720, 2000, 18, 0, 0}, /* cuTexRefSetAddress */
+    {725, 3020, 18, 0, 1}, /* cuTexRefSetAddress_v2 */
+    {721, 2020, 20, 0, 0}, /* cuTexRefSetAddress2D */
+    {722, 3020, 20, 0, 0}, /* cuTexRefSetAddress2D_v2 */
+    {723, 4010, 20, 0, 1}, /* cuTexRefSetAddress2D_v3 */
+    {724, 2000, 22, 0, 1}, /* cuTexRefSetAddressMode */
+    {726, 2000, 16, 0, 1}, /* cuTexRefSetArray */
+    {727, 8000, 22, 0, 1}, /* cuTexRefSetBorderColor */
+    {728, 2000, 21, 0, 1}, /* cuTexRefSetFilterMode */
+    {729, 2000, 16, 0, 1}, /* cuTexRefSetFlags */
+    {730, 2000, 17, 0, 1}, /* cuTexRefSetFormat */
+    {731, 5000, 24, 0, 1}, /* cuTexRefSetMaxAnisotropy */
+    {732, 5000, 27, 0, 1}, /* cuTexRefSetMipmapFilterMode */
+    {733, 5000, 26, 0, 1}, /* cuTexRefSetMipmapLevelBias */
+    {734, 5000, 27, 0, 1}, /* cuTexRefSetMipmapLevelClamp */
+    {735, 5000, 25, 0, 1}, /* cuTexRefSetMipmappedArray */
+    {736, 10010, 33, 0, 1}, /* cuThreadExchangeStreamCaptureMode */
+    {737, 11030, 18, 0, 1}, /* cuUserObjectCreate */
+    {738, 11030, 19, 0, 1}, /* cuUserObjectRelease */
+    {739, 11030, 18, 0, 1}, /* cuUserObjectRetain */
+    {740, 3010, 16, 0, 0}, /* cuVDPAUCtxCreate */
+    {741, 3020, 16, 0, 1}, /* cuVDPAUCtxCreate_v2 */
+    {742, 3010, 16, 0, 1}, /* cuVDPAUGetDevice */
+    {743, 2020, 14, 0, 1}, /* cuWGLGetDevice */
+    {744, 10000, 29, 0, 0}, /* cuWaitExternalSemaphoresAsync */
+    {745, 10000, 29, 1, 1}, /* cuWaitExternalSemaphoresAsync_ptsz */
 };
 static const uint16_t FIRST_ROWS[] = {
     0, /* cuArray3DCreate */
@@ -685,956 +736,1032 @@ static const uint16_t FIRST_ROWS[] = {
     9, /* cuArrayGetMemoryRequirements */
     10, /* cuArrayGetPlane */
     11, /* cuArrayGetSparseProperties */
-    12, /* cuCheckpointProcessCheckpoint */
-    13, /* cuCheckpointProcessGetRestoreThreadId */
-    14, /* cuCheckpointProcessGetState */
-    15, /* cuCheckpointProcessLock */
-    16, /* cuCheckpointProcessRestore */
-    17, /* cuCheckpointProcessUnlock */
-    18, /* cuCoredumpGetAttribute */
-    19, /* cuCoredumpGetAttributeGlobal */
-    20, /* cuCoredumpSetAttribute */
-    21, /* cuCoredumpSetAttributeGlobal */
-    22, /* cuCtxAttach */
-    23, /* cuCtxCreate */
-    27, /* cuCtxDestroy */
-    29, /* cuCtxDetach */
-    30, /* cuCtxDisablePeerAccess */
-    31, /* cuCtxEnablePeerAccess */
-    32, /* cuCtxFromGreenCtx */
-    33, /* cuCtxGetApiVersion */
-    34, /* cuCtxGetCacheConfig */
-    35, /* cuCtxGetCurrent */
-    36, /* cuCtxGetDevResource */
-    37, /* cuCtxGetDevice */
-    39, /* cuCtxGetExecAffinity */
-    40, /* cuCtxGetFlags */
-    41, /* cuCtxGetId */
-    42, /* cuCtxGetLimit */
-    43, /* cuCtxGetSharedMemConfig */
-    44, /* cuCtxGetStreamPriorityRange */
-    45, /* cuCtxPopCurrent */
-    47, /* cuCtxPushCurrent */
-    49, /* cuCtxRecordEvent */
-    50, /* cuCtxResetPersistingL2Cache */
-    51, /* cuCtxSetCacheConfig */
-    52, /* cuCtxSetCurrent */
-    53, /* cuCtxSetFlags */
-    54, /* cuCtxSetLimit */
-    55, /* cuCtxSetSharedMemConfig */
-    56, /* cuCtxSynchronize */
-    58, /* cuCtxWaitEvent */
-    59, /* cuDestroyExternalMemory */
-    60, /* cuDestroyExternalSemaphore */
-    61, /* cuDevResourceGenerateDesc */
-    62, /* cuDevSmResourceSplitByCount */
-    63, /* cuDeviceCanAccessPeer */
-    64, /* cuDeviceComputeCapability */
-    65, /* cuDeviceGet */
-    66, /* cuDeviceGetAttribute */
-    67, /* cuDeviceGetByPCIBusId */
-    68, /* cuDeviceGetCount */
-    69, /* cuDeviceGetDefaultMemPool */
-    70, /* cuDeviceGetDevResource */
-    71, /* cuDeviceGetExecAffinitySupport */
-    72, /* cuDeviceGetGraphMemAttribute */
-    73, /* cuDeviceGetHostAtomicCapabilities */
-    74, /* cuDeviceGetLuid */
-    75, /* cuDeviceGetMemPool */
-    76, /* cuDeviceGetName */
-    77, /* cuDeviceGetNvSciSyncAttributes */
-    78, /* cuDeviceGetP2PAtomicCapabilities */
-    79, /* cuDeviceGetP2PAttribute */
-    80, /* cuDeviceGetPCIBusId */
-    81, /* cuDeviceGetProperties */
-    82, /* cuDeviceGetTexture1DLinearMaxWidth */
-    83, /* cuDeviceGetUuid */
-    85, /* cuDeviceGraphMemTrim */
-    86, /* cuDevicePrimaryCtxGetState */
-    87, /* cuDevicePrimaryCtxRelease */
-    89, /* cuDevicePrimaryCtxReset */
-    91, /* cuDevicePrimaryCtxRetain */
-    92, /* cuDevicePrimaryCtxSetFlags */
-    94, /* cuDeviceRegisterAsyncNotification */
-    95, /* cuDeviceSetGraphMemAttribute */
-    96, /* cuDeviceSetMemPool */
-    97, /* cuDeviceTotalMem */
-    99, /* cuDeviceUnregisterAsyncNotification */
-    100, /* cuDriverGetVersion */
-    101, /* cuEGLStreamConsumerAcquireFrame */
-    102, /* cuEGLStreamConsumerConnect */
-    103, /* cuEGLStreamConsumerConnectWithFlags */
-    104, /* cuEGLStreamConsumerDisconnect */
-    105, /* cuEGLStreamConsumerReleaseFrame */
-    106, /* cuEGLStreamProducerConnect */
-    107, /* cuEGLStreamProducerDisconnect */
-    108, /* cuEGLStreamProducerPresentFrame */
-    109, /* cuEGLStreamProducerReturnFrame */
-    110, /* cuEventCreate */
-    111, /* cuEventCreateFromEGLSync */
-    112, /* cuEventDestroy */
-    114, /* cuEventElapsedTime */
-    116, /* cuEventQuery */
-    117, /* cuEventRecord */
-    119, /* cuEventRecordWithFlags */
-    121, /* cuEventSynchronize */
-    122, /* cuExternalMemoryGetMappedBuffer */
-    123, /* cuExternalMemoryGetMappedMipmappedArray */
-    124, /* cuFlushGPUDirectRDMAWrites */
-    125, /* cuFuncGetAttribute */
-    126, /* cuFuncGetModule */
-    127, /* cuFuncGetName */
-    128, /* cuFuncGetParamInfo */
-    129, /* cuFuncIsLoaded */
-    130, /* cuFuncLoad */
-    131, /* cuFuncSetAttribute */
-    132, /* cuFuncSetBlockShape */
-    133, /* cuFuncSetCacheConfig */
-    134, /* cuFuncSetSharedMemConfig */
-    135, /* cuFuncSetSharedSize */
-    136, /* cuGLCtxCreate */
-    138, /* cuGLGetDevices */
-    140, /* cuGLInit */
-    141, /* cuGLMapBufferObject */
-    144, /* cuGLMapBufferObjectAsync */
-    147, /* cuGLRegisterBufferObject */
-    148, /* cuGLSetBufferObjectMapFlags */
-    149, /* cuGLUnmapBufferObject */
-    150, /* cuGLUnmapBufferObjectAsync */
-    151, /* cuGLUnregisterBufferObject */
-    152, /* cuGetErrorName */
-    153, /* cuGetErrorString */
-    154, /* cuGetExportTable */
-    155, /* cuGetProcAddress */
-    157, /* cuGraphAddBatchMemOpNode */
-    158, /* cuGraphAddChildGraphNode */
-    159, /* cuGraphAddDependencies */
-    161, /* cuGraphAddEmptyNode */
-    162, /* cuGraphAddEventRecordNode */
-    163, /* cuGraphAddEventWaitNode */
-    164, /* cuGraphAddExternalSemaphoresSignalNode */
-    165, /* cuGraphAddExternalSemaphoresWaitNode */
-    166, /* cuGraphAddHostNode */
-    167, /* cuGraphAddKernelNode */
-    169, /* cuGraphAddMemAllocNode */
-    170, /* cuGraphAddMemFreeNode */
-    171, /* cuGraphAddMemcpyNode */
-    172, /* cuGraphAddMemsetNode */
-    173, /* cuGraphAddNode */
-    175, /* cuGraphBatchMemOpNodeGetParams */
-    176, /* cuGraphBatchMemOpNodeSetParams */
-    177, /* cuGraphChildGraphNodeGetGraph */
-    178, /* cuGraphClone */
-    179, /* cuGraphConditionalHandleCreate */
-    180, /* cuGraphCreate */
-    181, /* cuGraphDebugDotPrint */
-    182, /* cuGraphDestroy */
-    183, /* cuGraphDestroyNode */
-    184, /* cuGraphEventRecordNodeGetEvent */
-    185, /* cuGraphEventRecordNodeSetEvent */
-    186, /* cuGraphEventWaitNodeGetEvent */
-    187, /* cuGraphEventWaitNodeSetEvent */
-    188, /* cuGraphExecBatchMemOpNodeSetParams */
-    189, /* cuGraphExecChildGraphNodeSetParams */
-    190, /* cuGraphExecDestroy */
-    191, /* cuGraphExecEventRecordNodeSetEvent */
-    192, /* cuGraphExecEventWaitNodeSetEvent */
-    193, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
-    194, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
-    195, /* cuGraphExecGetFlags */
-    196, /* cuGraphExecHostNodeSetParams */
-    197, /* cuGraphExecKernelNodeSetParams */
-    199, /* cuGraphExecMemcpyNodeSetParams */
-    200, /* cuGraphExecMemsetNodeSetParams */
-    201, /* cuGraphExecNodeSetParams */
-    202, /* cuGraphExecUpdate */
-    204, /* cuGraphExternalSemaphoresSignalNodeGetParams */
-    205, /* cuGraphExternalSemaphoresSignalNodeSetParams */
-    206, /* cuGraphExternalSemaphoresWaitNodeGetParams */
-    207, /* cuGraphExternalSemaphoresWaitNodeSetParams */
-    208, /* cuGraphGetEdges */
-    210, /* cuGraphGetNodes */
-    211, /* cuGraphGetRootNodes */
-    212, /* cuGraphHostNodeGetParams */
-    213, /* cuGraphHostNodeSetParams */
-    214, /* cuGraphInstantiate */
-    216, /* cuGraphInstantiateWithFlags */
-    217, /* cuGraphInstantiateWithParams */
-    219, /* cuGraphKernelNodeCopyAttributes */
-    220, /* cuGraphKernelNodeGetAttribute */
-    221, /* cuGraphKernelNodeGetParams */
-    223, /* cuGraphKernelNodeSetAttribute */
-    224, /* cuGraphKernelNodeSetParams */
-    226, /* cuGraphLaunch */
-    228, /* cuGraphMemAllocNodeGetParams */
-    229, /* cuGraphMemFreeNodeGetParams */
-    230, /* cuGraphMemcpyNodeGetParams */
-    231, /* cuGraphMemcpyNodeSetParams */
-    232, /* cuGraphMemsetNodeGetParams */
-    233, /* cuGraphMemsetNodeSetParams */
-    234, /* cuGraphNodeFindInClone */
-    235, /* cuGraphNodeGetDependencies */
-    237, /* cuGraphNodeGetDependentNodes */
-    239, /* cuGraphNodeGetEnabled */
-    240, /* cuGraphNodeGetType */
-    241, /* cuGraphNodeSetEnabled */
-    242, /* cuGraphNodeSetParams */
-    243, /* cuGraphReleaseUserObject */
-    244, /* cuGraphRemoveDependencies */
-    246, /* cuGraphRetainUserObject */
-    247, /* cuGraphUpload */
-    249, /* cuGraphicsEGLRegisterImage */
-    250, /* cuGraphicsGLRegisterBuffer */
-    251, /* cuGraphicsGLRegisterImage */
-    252, /* cuGraphicsMapResources */
-    254, /* cuGraphicsResourceGetMappedEglFrame */
-    255, /* cuGraphicsResourceGetMappedMipmappedArray */
-    256, /* cuGraphicsResourceGetMappedPointer */
-    258, /* cuGraphicsResourceSetMapFlags */
-    260, /* cuGraphicsSubResourceGetMappedArray */
-    261, /* cuGraphicsUnmapResources */
-    263, /* cuGraphicsUnregisterResource */
-    264, /* cuGraphicsVDPAURegisterOutputSurface */
-    265, /* cuGraphicsVDPAURegisterVideoSurface */
-    266, /* cuGreenCtxCreate */
-    267, /* cuGreenCtxDestroy */
-    268, /* cuGreenCtxGetDevResource */
-    269, /* cuGreenCtxGetId */
-    270, /* cuGreenCtxRecordEvent */
-    271, /* cuGreenCtxStreamCreate */
-    272, /* cuGreenCtxWaitEvent */
-    273, /* cuImportExternalMemory */
-    274, /* cuImportExternalSemaphore */
-    275, /* cuInit */
-    276, /* cuIpcCloseMemHandle */
-    277, /* cuIpcGetEventHandle */
-    278, /* cuIpcGetMemHandle */
-    279, /* cuIpcOpenEventHandle */
-    280, /* cuIpcOpenMemHandle */
-    282, /* cuKernelGetAttribute */
-    283, /* cuKernelGetFunction */
-    284, /* cuKernelGetLibrary */
-    285, /* cuKernelGetName */
-    286, /* cuKernelGetParamInfo */
-    287, /* cuKernelSetAttribute */
-    288, /* cuKernelSetCacheConfig */
-    289, /* cuLaunch */
-    290, /* cuLaunchCooperativeKernel */
-    292, /* cuLaunchCooperativeKernelMultiDevice */
-    293, /* cuLaunchGrid */
-    294, /* cuLaunchGridAsync */
-    295, /* cuLaunchHostFunc */
-    297, /* cuLaunchKernel */
-    299, /* cuLaunchKernelEx */
-    301, /* cuLibraryEnumerateKernels */
-    302, /* cuLibraryGetGlobal */
-    303, /* cuLibraryGetKernel */
-    304, /* cuLibraryGetKernelCount */
-    305, /* cuLibraryGetManaged */
-    306, /* cuLibraryGetModule */
-    307, /* cuLibraryGetUnifiedFunction */
-    308, /* cuLibraryLoadData */
-    309, /* cuLibraryLoadFromFile */
-    310, /* cuLibraryUnload */
-    311, /* cuLinkAddData */
-    313, /* cuLinkAddFile */
-    315, /* cuLinkComplete */
-    316, /* cuLinkCreate */
-    318, /* cuLinkDestroy */
-    319, /* cuLogsCurrent */
-    320, /* cuLogsDumpToFile */
-    321, /* cuLogsDumpToMemory */
-    322, /* cuLogsRegisterCallback */
-    323, /* cuLogsUnregisterCallback */
-    324, /* cuMemAddressFree */
-    325, /* cuMemAddressReserve */
-    326, /* cuMemAdvise */
-    328, /* cuMemAlloc */
-    330, /* cuMemAllocAsync */
-    332, /* cuMemAllocFromPoolAsync */
-    334, /* cuMemAllocHost */
-    336, /* cuMemAllocManaged */
-    337, /* cuMemAllocPitch */
-    339, /* cuMemBatchDecompressAsync */
-    341, /* cuMemCreate */
-    342, /* cuMemDiscardAndPrefetchBatchAsync */
-    344, /* cuMemDiscardBatchAsync */
-    346, /* cuMemExportToShareableHandle */
-    347, /* cuMemFree */
-    349, /* cuMemFreeAsync */
-    351, /* cuMemFreeHost */
-    352, /* cuMemGetAccess */
-    353, /* cuMemGetAddressRange */
-    355, /* cuMemGetAllocationGranularity */
-    356, /* cuMemGetAllocationPropertiesFromHandle */
-    357, /* cuMemGetDefaultMemPool */
-    358, /* cuMemGetHandleForAddressRange */
-    359, /* cuMemGetInfo */
-    361, /* cuMemGetMemPool */
-    362, /* cuMemHostAlloc */
-    363, /* cuMemHostGetDevicePointer */
-    365, /* cuMemHostGetFlags */
-    366, /* cuMemHostRegister */
-    368, /* cuMemHostUnregister */
-    369, /* cuMemImportFromShareableHandle */
-    370, /* cuMemMap */
-    371, /* cuMemMapArrayAsync */
-    373, /* cuMemPoolCreate */
-    374, /* cuMemPoolDestroy */
-    375, /* cuMemPoolExportPointer */
-    376, /* cuMemPoolExportToShareableHandle */
-    377, /* cuMemPoolGetAccess */
-    378, /* cuMemPoolGetAttribute */
-    379, /* cuMemPoolImportFromShareableHandle */
-    380, /* cuMemPoolImportPointer */
-    381, /* cuMemPoolSetAccess */
-    382, /* cuMemPoolSetAttribute */
-    383, /* cuMemPoolTrimTo */
-    384, /* cuMemPrefetchAsync */
-    388, /* cuMemPrefetchBatchAsync */
-    390, /* cuMemRangeGetAttribute */
-    391, /* cuMemRangeGetAttributes */
-    392, /* cuMemRelease */
-    393, /* cuMemRetainAllocationHandle */
-    394, /* cuMemSetAccess */
-    395, /* cuMemSetMemPool */
-    396, /* cuMemUnmap */
-    397, /* cuMemcpy */
-    399, /* cuMemcpy2D */
-    402, /* cuMemcpy2DAsync */
-    405, /* cuMemcpy2DUnaligned */
-    408, /* cuMemcpy3D */
-    411, /* cuMemcpy3DAsync */
-    414, /* cuMemcpy3DBatchAsync */
-    418, /* cuMemcpy3DPeer */
-    420, /* cuMemcpy3DPeerAsync */
-    422, /* cuMemcpyAsync */
-    424, /* cuMemcpyAtoA */
-    427, /* cuMemcpyAtoD */
-    430, /* cuMemcpyAtoH */
-    433, /* cuMemcpyAtoHAsync */
-    436, /* cuMemcpyBatchAsync */
-    440, /* cuMemcpyDtoA */
-    443, /* cuMemcpyDtoD */
-    446, /* cuMemcpyDtoDAsync */
-    449, /* cuMemcpyDtoH */
-    452, /* cuMemcpyDtoHAsync */
-    455, /* cuMemcpyHtoA */
-    458, /* cuMemcpyHtoAAsync */
-    461, /* cuMemcpyHtoD */
-    464, /* cuMemcpyHtoDAsync */
-    467, /* cuMemcpyPeer */
-    469, /* cuMemcpyPeerAsync */
-    471, /* cuMemsetD16 */
-    474, /* cuMemsetD16Async */
-    476, /* cuMemsetD2D16 */
-    479, /* cuMemsetD2D16Async */
-    481, /* cuMemsetD2D32 */
-    484, /* cuMemsetD2D32Async */
-    486, /* cuMemsetD2D8 */
-    489, /* cuMemsetD2D8Async */
-    491, /* cuMemsetD32 */
-    494, /* cuMemsetD32Async */
-    496, /* cuMemsetD8 */
-    499, /* cuMemsetD8Async */
-    501, /* cuMipmappedArrayCreate */
-    502, /* cuMipmappedArrayDestroy */
-    503, /* cuMipmappedArrayGetLevel */
-    504, /* cuMipmappedArrayGetMemoryRequirements */
-    505, /* cuMipmappedArrayGetSparseProperties */
-    506, /* cuModuleEnumerateFunctions */
-    507, /* cuModuleGetFunction */
-    508, /* cuModuleGetFunctionCount */
-    509, /* cuModuleGetGlobal */
-    511, /* cuModuleGetLoadingMode */
-    512, /* cuModuleGetSurfRef */
-    513, /* cuModuleGetTexRef */
-    514, /* cuModuleLoad */
-    515, /* cuModuleLoadData */
-    516, /* cuModuleLoadDataEx */
-    517, /* cuModuleLoadFatBinary */
-    518, /* cuModuleUnload */
-    519, /* cuMulticastAddDevice */
-    520, /* cuMulticastBindAddr */
-    521, /* cuMulticastBindMem */
-    522, /* cuMulticastCreate */
-    523, /* cuMulticastGetGranularity */
-    524, /* cuMulticastUnbind */
-    525, /* cuOccupancyAvailableDynamicSMemPerBlock */
-    526, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
-    527, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
-    528, /* cuOccupancyMaxActiveClusters */
-    529, /* cuOccupancyMaxPotentialBlockSize */
-    530, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
-    531, /* cuOccupancyMaxPotentialClusterSize */
-    532, /* cuParamSetSize */
-    533, /* cuParamSetTexRef */
-    534, /* cuParamSetf */
-    535, /* cuParamSeti */
-    536, /* cuParamSetv */
-    537, /* cuPointerGetAttribute */
-    538, /* cuPointerGetAttributes */
-    539, /* cuPointerSetAttribute */
-    540, /* cuProfilerInitialize */
-    541, /* cuProfilerStart */
-    542, /* cuProfilerStop */
-    543, /* cuSignalExternalSemaphoresAsync */
-    545, /* cuStreamAddCallback */
-    547, /* cuStreamAttachMemAsync */
-    549, /* cuStreamBatchMemOp */
-    553, /* cuStreamBeginCapture */
-    557, /* cuStreamBeginCaptureToGraph */
-    559, /* cuStreamCopyAttributes */
-    561, /* cuStreamCreate */
-    562, /* cuStreamCreateWithPriority */
-    563, /* cuStreamDestroy */
-    565, /* cuStreamEndCapture */
-    567, /* cuStreamGetAttribute */
-    569, /* cuStreamGetCaptureInfo */
-    575, /* cuStreamGetCtx */
-    579, /* cuStreamGetDevice */
-    581, /* cuStreamGetFlags */
-    583, /* cuStreamGetGreenCtx */
-    584, /* cuStreamGetId */
-    586, /* cuStreamGetPriority */
-    588, /* cuStreamIsCapturing */
-    590, /* cuStreamQuery */
-    592, /* cuStreamSetAttribute */
-    594, /* cuStreamSynchronize */
-    596, /* cuStreamUpdateCaptureDependencies */
-    600, /* cuStreamWaitEvent */
-    602, /* cuStreamWaitValue32 */
-    606, /* cuStreamWaitValue64 */
-    610, /* cuStreamWriteValue32 */
-    614, /* cuStreamWriteValue64 */
-    618, /* cuSurfObjectCreate */
-    619, /* cuSurfObjectDestroy */
-    620, /* cuSurfObjectGetResourceDesc */
-    621, /* cuSurfRefGetArray */
-    622, /* cuSurfRefSetArray */
-    623, /* cuTensorMapEncodeIm2col */
-    624, /* cuTensorMapEncodeIm2colWide */
-    625, /* cuTensorMapEncodeTiled */
-    626, /* cuTensorMapReplaceAddress */
-    627, /* cuTexObjectCreate */
-    628, /* cuTexObjectDestroy */
-    629, /* cuTexObjectGetResourceDesc */
-    630, /* cuTexObjectGetResourceViewDesc */
-    631, /* cuTexObjectGetTextureDesc */
-    632, /* cuTexRefCreate */
-    633, /* cuTexRefDestroy */
-    634, /* cuTexRefGetAddress */
-    636, /* cuTexRefGetAddressMode */
-    637, /* cuTexRefGetArray */
-    638, /* cuTexRefGetBorderColor */
-    639, /* cuTexRefGetFilterMode */
-    640, /* cuTexRefGetFlags */
-    641, /* cuTexRefGetFormat */
-    642, /* cuTexRefGetMaxAnisotropy */
-    643, /* cuTexRefGetMipmapFilterMode */
-    644, /* cuTexRefGetMipmapLevelBias */
-    645, /* cuTexRefGetMipmapLevelClamp */
-    646, /* cuTexRefGetMipmappedArray */
-    647, /* cuTexRefSetAddress */
-    649, /* cuTexRefSetAddress2D */
-    652, /* cuTexRefSetAddressMode */
-    653, /* cuTexRefSetArray */
-    654, /* cuTexRefSetBorderColor */
-    655, /* cuTexRefSetFilterMode */
-    656, /* cuTexRefSetFlags */
-    657, /* cuTexRefSetFormat */
-    658, /* cuTexRefSetMaxAnisotropy */
-    659, /* cuTexRefSetMipmapFilterMode */
-    660, /* cuTexRefSetMipmapLevelBias */
-    661, /* cuTexRefSetMipmapLevelClamp */
-    662, /* cuTexRefSetMipmappedArray */
-    663, /* cuThreadExchangeStreamCaptureMode */
-    664, /* cuUserObjectCreate */
-    665, /* cuUserObjectRelease */
-    666, /* cuUserObjectRetain */
-    667, /* cuVDPAUCtxCreate */
-    669, /* cuVDPAUGetDevice */
-    670, /* cuWGLGetDevice */
-    671, /* cuWaitExternalSemaphoresAsync */
+    12, /* cuCheckpointOperationComplete */
+    13, /* cuCheckpointProcessCheckpoint */
+    14, /* cuCheckpointProcessGetRestoreThreadId */
+    15, /* cuCheckpointProcessGetState */
+    16, /* cuCheckpointProcessLock */
+    17, /* cuCheckpointProcessRestore */
+    18, /* cuCheckpointProcessUnlock */
+    19, /* cuCoredumpDeregisterCompleteCallback */
+    20, /* cuCoredumpDeregisterStartCallback */
+    21, /* cuCoredumpGetAttribute */
+    22, /* cuCoredumpGetAttributeGlobal */
+    23, /* cuCoredumpRegisterCompleteCallback */
+    24, /* cuCoredumpRegisterStartCallback */
+    25, /* cuCoredumpSetAttribute */
+    26, /* cuCoredumpSetAttributeGlobal */
+    27, /* cuCtxAttach */
+    28, /* cuCtxCreate */
+    32, /* cuCtxDestroy */
+    34, /* cuCtxDetach */
+    35, /* cuCtxDisablePeerAccess */
+    36, /* cuCtxEnablePeerAccess */
+    37, /* cuCtxFromGreenCtx */
+    38, /* cuCtxGetApiVersion */
+    39, /* cuCtxGetCacheConfig */
+    40, /* cuCtxGetCurrent */
+    41, /* cuCtxGetDevResource */
+    42, /* cuCtxGetDevice */
+    44, /* cuCtxGetExecAffinity */
+    45, /* cuCtxGetFlags */
+    46, /* cuCtxGetId */
+    47, /* cuCtxGetLimit */
+    48, /* cuCtxGetSharedMemConfig */
+    49, /* cuCtxGetStreamPriorityRange */
+    50, /* cuCtxPopCurrent */
+    52, /* cuCtxPushCurrent */
+    54, /* cuCtxRecordEvent */
+    55, /* cuCtxResetPersistingL2Cache */
+    56, /* cuCtxSetCacheConfig */
+    57, /* cuCtxSetCurrent */
+    58, /* cuCtxSetFlags */
+    59, /* cuCtxSetLimit */
+    60, /* cuCtxSetSharedMemConfig */
+    61, /* cuCtxSynchronize */
+    63, /* cuCtxWaitEvent */
+    64, /* cuDestroyExternalMemory */
+    65, /* cuDestroyExternalSemaphore */
+    66, /* cuDevResourceGenerateDesc */
+    67, /* cuDevSmResourceSplit */
+    68, /* cuDevSmResourceSplitByCount */
+    69, /* cuDeviceCanAccessPeer */
+    70, /* cuDeviceComputeCapability */
+    71, /* cuDeviceGet */
+    72, /* cuDeviceGetAttribute */
+    73, /* cuDeviceGetByPCIBusId */
+    74, /* cuDeviceGetCliqueCount */
+    75, /* cuDeviceGetCliqueInfo */
+    76, /* cuDeviceGetCount */
+    77, /* cuDeviceGetDefaultMemPool */
+    78, /* cuDeviceGetDevResource */
+    79, /* cuDeviceGetExecAffinitySupport */
+    80, /* cuDeviceGetFabricClusterUuid */
+    81, /* cuDeviceGetGraphMemAttribute */
+    82, /* cuDeviceGetHostAtomicCapabilities */
+    83, /* cuDeviceGetLuid */
+    84, /* cuDeviceGetMemPool */
+    85, /* cuDeviceGetName */
+    86, /* cuDeviceGetNvSciSyncAttributes */
+    87, /* cuDeviceGetP2PAtomicCapabilities */
+    88, /* cuDeviceGetP2PAttribute */
+    89, /* cuDeviceGetPCIBusId */
+    90, /* cuDeviceGetProperties */
+    91, /* cuDeviceGetTexture1DLinearMaxWidth */
+    92, /* cuDeviceGetUuid */
+    94, /* cuDeviceGraphMemTrim */
+    95, /* cuDevicePrimaryCtxGetState */
+    96, /* cuDevicePrimaryCtxRelease */
+    98, /* cuDevicePrimaryCtxReset */
+    100, /* cuDevicePrimaryCtxRetain */
+    101, /* cuDevicePrimaryCtxSetFlags */
+    103, /* cuDeviceRegisterAsyncNotification */
+    104, /* cuDeviceSetGraphMemAttribute */
+    105, /* cuDeviceSetMemPool */
+    106, /* cuDeviceTotalMem */
+    108, /* cuDeviceUnregisterAsyncNotification */
+    109, /* cuDriverGetVersion */
+    110, /* cuEGLStreamConsumerAcquireFrame */
+    111, /* cuEGLStreamConsumerConnect */
+    112, /* cuEGLStreamConsumerConnectWithFlags */
+    113, /* cuEGLStreamConsumerDisconnect */
+    114, /* cuEGLStreamConsumerReleaseFrame */
+    115, /* cuEGLStreamProducerConnect */
+    116, /* cuEGLStreamProducerDisconnect */
+    117, /* cuEGLStreamProducerPresentFrame */
+    118, /* cuEGLStreamProducerReturnFrame */
+    119, /* cuEventCreate */
+    120, /* cuEventCreateFromEGLSync */
+    121, /* cuEventDestroy */
+    123, /* cuEventElapsedTime */
+    125, /* cuEventQuery */
+    126, /* cuEventRecord */
+    128, /* cuEventRecordWithFlags */
+    130, /* cuEventSynchronize */
+    131, /* cuExternalMemoryGetMappedBuffer */
+    132, /* cuExternalMemoryGetMappedMipmappedArray */
+    133, /* cuFabricCpyBatchAsync */
+    135, /* cuFlushGPUDirectRDMAWrites */
+    136, /* cuFuncGetAttribute */
+    137, /* cuFuncGetModule */
+    138, /* cuFuncGetName */
+    139, /* cuFuncGetParamCount */
+    140, /* cuFuncGetParamInfo */
+    141, /* cuFuncIsLoaded */
+    142, /* cuFuncLoad */
+    143, /* cuFuncSetAttribute */
+    144, /* cuFuncSetBlockShape */
+    145, /* cuFuncSetCacheConfig */
+    146, /* cuFuncSetSharedMemConfig */
+    147, /* cuFuncSetSharedSize */
+    148, /* cuGLCtxCreate */
+    150, /* cuGLGetDevices */
+    152, /* cuGLInit */
+    153, /* cuGLMapBufferObject */
+    156, /* cuGLMapBufferObjectAsync */
+    159, /* cuGLRegisterBufferObject */
+    160, /* cuGLSetBufferObjectMapFlags */
+    161, /* cuGLUnmapBufferObject */
+    162, /* cuGLUnmapBufferObjectAsync */
+    163, /* cuGLUnregisterBufferObject */
+    164, /* cuGetErrorName */
+    165, /* cuGetErrorString */
+    166, /* cuGetExportTable */
+    167, /* cuGetProcAddress */
+    169, /* cuGraphAddBatchMemOpNode */
+    170, /* cuGraphAddChildGraphNode */
+    171, /* cuGraphAddDependencies */
+    173, /* cuGraphAddEmptyNode */
+    174, /* cuGraphAddEventRecordNode */
+    175, /* cuGraphAddEventWaitNode */
+    176, /* cuGraphAddExternalSemaphoresSignalNode */
+    177, /* cuGraphAddExternalSemaphoresWaitNode */
+    178, /* cuGraphAddHostNode */
+    179, /* cuGraphAddKernelNode */
+    181, /* cuGraphAddMemAllocNode */
+    182, /* cuGraphAddMemFreeNode */
+    183, /* cuGraphAddMemcpyNode */
+    184, /* cuGraphAddMemsetNode */
+    185, /* cuGraphAddNode */
+    188, /* cuGraphBatchMemOpNodeGetParams */
+    189, /* cuGraphBatchMemOpNodeSetParams */
+    190, /* cuGraphChildGraphNodeGetGraph */
+    191, /* cuGraphClone */
+    192, /* cuGraphConditionalHandleCreate */
+    193, /* cuGraphCreate */
+    194, /* cuGraphDebugDotPrint */
+    195, /* cuGraphDestroy */
+    196, /* cuGraphDestroyNode */
+    197, /* cuGraphEventRecordNodeGetEvent */
+    198, /* cuGraphEventRecordNodeSetEvent */
+    199, /* cuGraphEventWaitNodeGetEvent */
+    200, /* cuGraphEventWaitNodeSetEvent */
+    201, /* cuGraphExecBatchMemOpNodeSetParams */
+    202, /* cuGraphExecChildGraphNodeSetParams */
+    203, /* cuGraphExecDestroy */
+    204, /* cuGraphExecEventRecordNodeSetEvent */
+    205, /* cuGraphExecEventWaitNodeSetEvent */
+    206, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
+    207, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
+    208, /* cuGraphExecGetFlags */
+    209, /* cuGraphExecGetId */
+    210, /* cuGraphExecHostNodeSetParams */
+    211, /* cuGraphExecKernelNodeSetParams */
+    213, /* cuGraphExecMemcpyNodeSetParams */
+    214, /* cuGraphExecMemsetNodeSetParams */
+    215, /* cuGraphExecNodeSetParams */
+    216, /* cuGraphExecUpdate */
+    218, /* cuGraphExternalSemaphoresSignalNodeGetParams */
+    219, /* cuGraphExternalSemaphoresSignalNodeSetParams */
+    220, /* cuGraphExternalSemaphoresWaitNodeGetParams */
+    221, /* cuGraphExternalSemaphoresWaitNodeSetParams */
+    222, /* cuGraphGetEdges */
+    224, /* cuGraphGetId */
+    225, /* cuGraphGetNodes */
+    226, /* cuGraphGetRootNodes */
+    227, /* cuGraphHostNodeGetParams */
+    228, /* cuGraphHostNodeSetParams */
+    229, /* cuGraphInstantiate */
+    231, /* cuGraphInstantiateWithFlags */
+    232, /* cuGraphInstantiateWithParams */
+    234, /* cuGraphKernelNodeCopyAttributes */
+    235, /* cuGraphKernelNodeGetAttribute */
+    236, /* cuGraphKernelNodeGetParams */
+    238, /* cuGraphKernelNodeSetAttribute */
+    239, /* cuGraphKernelNodeSetParams */
+    241, /* cuGraphLaunch */
+    243, /* cuGraphMemAllocNodeGetParams */
+    244, /* cuGraphMemFreeNodeGetParams */
+    245, /* cuGraphMemcpyNodeGetParams */
+    246, /* cuGraphMemcpyNodeSetParams */
+    247, /* cuGraphMemsetNodeGetParams */
+    248, /* cuGraphMemsetNodeSetParams */
+    249, /* cuGraphNodeFindInClone */
+    250, /* cuGraphNodeGetContainingGraph */
+    251, /* cuGraphNodeGetDependencies */
+    253, /* cuGraphNodeGetDependentNodes */
+    255, /* cuGraphNodeGetEnabled */
+    256, /* cuGraphNodeGetLocalId */
+    257, /* cuGraphNodeGetParams */
+    258, /* cuGraphNodeGetToolsId */
+    259, /* cuGraphNodeGetType */
+    260, /* cuGraphNodeSetEnabled */
+    261, /* cuGraphNodeSetParams */
+    263, /* cuGraphReleaseUserObject */
+    264, /* cuGraphRemoveDependencies */
+    266, /* cuGraphRetainUserObject */
+    267, /* cuGraphUpload */
+    269, /* cuGraphicsEGLRegisterImage */
+    270, /* cuGraphicsGLRegisterBuffer */
+    271, /* cuGraphicsGLRegisterImage */
+    272, /* cuGraphicsMapResources */
+    274, /* cuGraphicsResourceGetMappedEglFrame */
+    275, /* cuGraphicsResourceGetMappedMipmappedArray */
+    276, /* cuGraphicsResourceGetMappedPointer */
+    278, /* cuGraphicsResourceSetMapFlags */
+    280, /* cuGraphicsSubResourceGetMappedArray */
+    281, /* cuGraphicsUnmapResources */
+    283, /* cuGraphicsUnregisterResource */
+    284, /* cuGraphicsVDPAURegisterOutputSurface */
+    285, /* cuGraphicsVDPAURegisterVideoSurface */
+    286, /* cuGreenCtxCreate */
+    287, /* cuGreenCtxDestroy */
+    288, /* cuGreenCtxGetDevResource */
+    289, /* cuGreenCtxGetId */
+    290, /* cuGreenCtxRecordEvent */
+    291, /* cuGreenCtxStreamCreate */
+    292, /* cuGreenCtxWaitEvent */
+    293, /* cuImportExternalMemory */
+    294, /* cuImportExternalSemaphore */
+    295, /* cuInit */
+    296, /* cuIpcCloseMemHandle */
+    297, /* cuIpcGetEventHandle */
+    298, /* cuIpcGetMemHandle */
+    299, /* cuIpcOpenEventHandle */
+    300, /* cuIpcOpenMemHandle */
+    302, /* cuKernelGetAttribute */
+    303, /* cuKernelGetFunction */
+    304, /* cuKernelGetLibrary */
+    305, /* cuKernelGetName */
+    306, /* cuKernelGetParamCount */
+    307, /* cuKernelGetParamInfo */
+    308, /* cuKernelSetAttribute */
+    309, /* cuKernelSetCacheConfig */
+    310, /* cuLaunch */
+    311, /* cuLaunchCooperativeKernel */
+    313, /* cuLaunchCooperativeKernelMultiDevice */
+    314, /* cuLaunchGrid */
+    315, /* cuLaunchGridAsync */
+    316, /* cuLaunchHostFunc */
+    320, /* cuLaunchKernel */
+    322, /* cuLaunchKernelEx */
+    324, /* cuLibraryEnumerateKernels */
+    325, /* cuLibraryGetGlobal */
+    326, /* cuLibraryGetKernel */
+    327, /* cuLibraryGetKernelCount */
+    328, /* cuLibraryGetManaged */
+    329, /* cuLibraryGetModule */
+    330, /* cuLibraryGetUnifiedFunction */
+    331, /* cuLibraryLoadData */
+    332, /* cuLibraryLoadFromFile */
+    333, /* cuLibraryUnload */
+    334, /* cuLinkAddData */
+    336, /* cuLinkAddFile */
+    338, /* cuLinkComplete */
+    339, /* cuLinkCreate */
+    341, /* cuLinkDestroy */
+    342, /* cuLogicalEndpointAddDevice */
+    343, /* cuLogicalEndpointBindAddr */
+    344, /* cuLogicalEndpointBindMem */
+    345, /* cuLogicalEndpointCreate */
+    346, /* cuLogicalEndpointDestroy */
+    347, /* cuLogicalEndpointExport */
+    348, /* cuLogicalEndpointGetLimits */
+    349, /* cuLogicalEndpointIdRelease */
+    350, /* cuLogicalEndpointIdReserve */
+    351, /* cuLogicalEndpointImport */
+    352, /* cuLogicalEndpointQuery */
+    353, /* cuLogicalEndpointUnbind */
+    354, /* cuLogsCurrent */
+    355, /* cuLogsDumpToFile */
+    356, /* cuLogsDumpToMemory */
+    357, /* cuLogsRegisterCallback */
+    358, /* cuLogsUnregisterCallback */
+    359, /* cuMemAddressFree */
+    360, /* cuMemAddressReserve */
+    361, /* cuMemAdvise */
+    363, /* cuMemAlloc */
+    365, /* cuMemAllocAsync */
+    367, /* cuMemAllocFromPoolAsync */
+    369, /* cuMemAllocHost */
+    371, /* cuMemAllocManaged */
+    372, /* cuMemAllocPitch */
+    374, /* cuMemBatchDecompressAsync */
+    376, /* cuMemCreate */
+    377, /* cuMemDiscardAndPrefetchBatchAsync */
+    379, /* cuMemDiscardBatchAsync */
+    381, /* cuMemExportToShareableHandle */
+    382, /* cuMemFree */
+    384, /* cuMemFreeAsync */
+    386, /* cuMemFreeHost */
+    387, /* cuMemGetAccess */
+    388, /* cuMemGetAddressRange */
+    390, /* cuMemGetAllocationGranularity */
+    391, /* cuMemGetAllocationPropertiesFromHandle */
+    392, /* cuMemGetDefaultMemPool */
+    393, /* cuMemGetHandleForAddressRange */
+    394, /* cuMemGetInfo */
+    396, /* cuMemGetLocationInfo */
+    397, /* cuMemGetMemPool */
+    398, /* cuMemHostAlloc */
+    399, /* cuMemHostGetDevicePointer */
+    401, /* cuMemHostGetFlags */
+    402, /* cuMemHostRegister */
+    404, /* cuMemHostUnregister */
+    405, /* cuMemImportFromShareableHandle */
+    406, /* cuMemMap */
+    407, /* cuMemMapArrayAsync */
+    409, /* cuMemPoolCreate */
+    410, /* cuMemPoolDestroy */
+    411, /* cuMemPoolExportPointer */
+    412, /* cuMemPoolExportToShareableHandle */
+    413, /* cuMemPoolGetAccess */
+    414, /* cuMemPoolGetAttribute */
+    415, /* cuMemPoolImportFromShareableHandle */
+    416, /* cuMemPoolImportPointer */
+    417, /* cuMemPoolSetAccess */
+    418, /* cuMemPoolSetAttribute */
+    419, /* cuMemPoolTrimTo */
+    420, /* cuMemPrefetchAsync */
+    424, /* cuMemPrefetchBatchAsync */
+    426, /* cuMemRangeGetAttribute */
+    427, /* cuMemRangeGetAttributes */
+    428, /* cuMemRelease */
+    429, /* cuMemRetainAllocationHandle */
+    430, /* cuMemSetAccess */
+    431, /* cuMemSetMemPool */
+    432, /* cuMemUnmap */
+    433, /* cuMemcpy */
+    435, /* cuMemcpy2D */
+    438, /* cuMemcpy2DAsync */
+    441, /* cuMemcpy2DUnaligned */
+    444, /* cuMemcpy3D */
+    447, /* cuMemcpy3DAsync */
+    450, /* cuMemcpy3DBatchAsync */
+    454, /* cuMemcpy3DPeer */
+    456, /* cuMemcpy3DPeerAsync */
+    458, /* cuMemcpy3DWithAttributesAsync */
+    460, /* cuMemcpyAsync */
+    462, /* cuMemcpyAtoA */
+    465, /* cuMemcpyAtoD */
+    468, /* cuMemcpyAtoH */
+    471, /* cuMemcpyAtoHAsync */
+    474, /* cuMemcpyBatchAsync */
+    478, /* cuMemcpyDtoA */
+    481, /* cuMemcpyDtoD */
+    484, /* cuMemcpyDtoDAsync */
+    487, /* cuMemcpyDtoH */
+    490, /* cuMemcpyDtoHAsync */
+    493, /* cuMemcpyHtoA */
+    496, /* cuMemcpyHtoAAsync */
+    499, /* cuMemcpyHtoD */
+    502, /* cuMemcpyHtoDAsync */
+    505, /* cuMemcpyPeer */
+    507, /* cuMemcpyPeerAsync */
+    509, /* cuMemcpyWithAttributesAsync */
+    511, /* cuMemsetD16 */
+    514, /* cuMemsetD16Async */
+    516, /* cuMemsetD2D16 */
+    519, /* cuMemsetD2D16Async */
+    521, /* cuMemsetD2D32 */
+    524, /* cuMemsetD2D32Async */
+    526, /* cuMemsetD2D8 */
+    529, /* cuMemsetD2D8Async */
+    531, /* cuMemsetD32 */
+    534, /* cuMemsetD32Async */
+    536, /* cuMemsetD8 */
+    539, /* cuMemsetD8Async */
+    541, /* cuMipmappedArrayCreate */
+    542, /* cuMipmappedArrayDestroy */
+    543, /* cuMipmappedArrayGetLevel */
+    544, /* cuMipmappedArrayGetMemoryRequirements */
+    545, /* cuMipmappedArrayGetSparseProperties */
+    546, /* cuModuleEnumerateFunctions */
+    547, /* cuModuleGetFunction */
+    548, /* cuModuleGetFunctionCount */
+    549, /* cuModuleGetGlobal */
+    551, /* cuModuleGetLoadingMode */
+    552, /* cuModuleGetSurfRef */
+    553, /* cuModuleGetTexRef */
+    554, /* cuModuleLoad */
+    555, /* cuModuleLoadData */
+    556, /* cuModuleLoadDataEx */
+    557, /* cuModuleLoadFatBinary */
+    558, /* cuModuleUnload */
+    559, /* cuMulticastAddDevice */
+    560, /* cuMulticastBindAddr */
+    562, /* cuMulticastBindMem */
+    564, /* cuMulticastCreate */
+    565, /* cuMulticastGetGranularity */
+    566, /* cuMulticastUnbind */
+    567, /* cuOccupancyAvailableDynamicSMemPerBlock */
+    568, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
+    569, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
+    570, /* cuOccupancyMaxActiveClusters */
+    571, /* cuOccupancyMaxPotentialBlockSize */
+    572, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
+    573, /* cuOccupancyMaxPotentialClusterSize */
+    574, /* cuParamSetSize */
+    575, /* cuParamSetTexRef */
+    576, /* cuParamSetf */
+    577, /* cuParamSeti */
+    578, /* cuParamSetv */
+    579, /* cuPointerGetAttribute */
+    580, /* cuPointerGetAttributes */
+    581, /* cuPointerSetAttribute */
+    582, /* cuProfilerInitialize */
+    583, /* cuProfilerStart */
+    584, /* cuProfilerStop */
+    585, /* cuSignalExternalSemaphoresAsync */
+    587, /* cuStreamAddCallback */
+    589, /* cuStreamAttachMemAsync */
+    591, /* cuStreamBatchMemOp */
+    595, /* cuStreamBeginCapture */
+    599, /* cuStreamBeginCaptureToCig */
+    601, /* cuStreamBeginCaptureToGraph */
+    603, /* cuStreamBeginRecaptureToGraph */
+    605, /* cuStreamCopyAttributes */
+    607, /* cuStreamCreate */
+    608, /* cuStreamCreateWithPriority */
+    609, /* cuStreamDestroy */
+    611, /* cuStreamEndCapture */
+    613, /* cuStreamEndCaptureToCig */
+    615, /* cuStreamGetAttribute */
+    617, /* cuStreamGetCaptureInfo */
+    623, /* cuStreamGetCtx */
+    627, /* cuStreamGetDevResource */
+    629, /* cuStreamGetDevice */
+    631, /* cuStreamGetFlags */
+    633, /* cuStreamGetGreenCtx */
+    634, /* cuStreamGetId */
+    636, /* cuStreamGetPriority */
+    638, /* cuStreamIsCapturing */
+    640, /* cuStreamQuery */
+    642, /* cuStreamSetAttribute */
+    644, /* cuStreamSynchronize */
+    646, /* cuStreamUpdateCaptureDependencies */
+    650, /* cuStreamWaitEvent */
+    652, /* cuStreamWaitValue32 */
+    656, /* cuStreamWaitValue64 */
+    660, /* cuStreamWriteValue32 */
+    664, /* cuStreamWriteValue64 */
+    668, /* cuSurfObjectCreate */
+    669, /* cuSurfObjectDestroy */
+    670, /* cuSurfObjectGetResourceDesc */
+    671, /* cuSurfRefGetArray */
+    672, /* cuSurfRefSetArray */
+    673, /* cuTensorMapEncodeIm2col */
+    674, /* cuTensorMapEncodeIm2colWide */
+    675, /* cuTensorMapEncodeTiled */
+    676, /* cuTensorMapReplaceAddress */
+    677, /* cuTensorMapSetAllocationClass */
+    678, /* cuTexObjectCreate */
+    679, /* cuTexObjectDestroy */
+    680, /* cuTexObjectGetResourceDesc */
+    681, /* cuTexObjectGetResourceViewDesc */
+    682, /* cuTexObjectGetTextureDesc */
+    683, /* cuTexRefCreate */
+    684, /* cuTexRefDestroy */
+    685, /* cuTexRefGetAddress */
+    687, /* cuTexRefGetAddressMode */
+    688, /* cuTexRefGetArray */
+    689, /* cuTexRefGetBorderColor */
+    690, /* cuTexRefGetFilterMode */
+    691, /* cuTexRefGetFlags */
+    692, /* cuTexRefGetFormat */
+    693, /* cuTexRefGetMaxAnisotropy */
+    694, /* cuTexRefGetMipmapFilterMode */
+    695, /* cuTexRefGetMipmapLevelBias */
+    696, /* cuTexRefGetMipmapLevelClamp */
+    697, /* cuTexRefGetMipmappedArray */
+    698, /* cuTexRefSetAddress */
+    700, /* cuTexRefSetAddress2D */
+    703, /* cuTexRefSetAddressMode */
+    704, /* cuTexRefSetArray */
+    705, /* cuTexRefSetBorderColor */
+    706, /* cuTexRefSetFilterMode */
+    707, /* cuTexRefSetFlags */
+    708, /* cuTexRefSetFormat */
+    709, /* cuTexRefSetMaxAnisotropy */
+    710, /* cuTexRefSetMipmapFilterMode */
+    711, /* cuTexRefSetMipmapLevelBias */
+    712, /* cuTexRefSetMipmapLevelClamp */
+    713, /* cuTexRefSetMipmappedArray */
+    714, /* cuThreadExchangeStreamCaptureMode */
+    715, /* cuUserObjectCreate */
+    716, /* cuUserObjectRelease */
+    717, /* cuUserObjectRetain */
+    718, /* cuVDPAUCtxCreate */
+    720, /* cuVDPAUGetDevice */
+    721, /* cuWGLGetDevice */
+    722, /* cuWaitExternalSemaphoresAsync */
 };
 static const struct shim_slot BASE_SLOTS[SHIM_SLOTS] = {
-    [2] = {0x2750, 368}, /* cuModuleGetFunctionCount */
-    [4] = {0x706e, 16}, /* cuCoredumpGetAttributeGlobal */
-    [7] = {0x2560, 398}, /* cuPointerSetAttribute */
-    [10] = {0xa9d4, 173}, /* cuGraphExternalSemaphoresSignalNodeSetParams */
-    [13] = {0x1b0c, 47}, /* cuCtxWaitEvent */
-    [16] = {0xe4c5, 328}, /* cuMemcpy3DAsync */
-    [17] = {0xeff8, 248}, /* cuLaunchKernel */
-    [19] = {0x1b6b, 120}, /* cuGLMapBufferObjectAsync */
-    [20] = {0x2fc3, 233}, /* cuIpcOpenEventHandle */
-    [22] = {0x8b64, 416}, /* cuStreamGetDevice */
-    [30] = {0xc3e5, 275}, /* cuMemAllocFromPoolAsync */
-    [33] = {0x6451, 52}, /* cuDeviceCanAccessPeer */
-    [45] = {0x7d03, 295}, /* cuMemHostAlloc */
-    [48] = {0x3274, 384}, /* cuOccupancyAvailableDynamicSMemPerBlock */
-    [49] = {0x7a30, 118}, /* cuGLInit */
-    [52] = {0x392d, 410}, /* cuStreamCreateWithPriority */
-    [53] = {0x807c, 435}, /* cuSurfRefSetArray */
-    [58] = {0xdbe4, 313}, /* cuMemPoolTrimTo */
-    [59] = {0xdbf7, 387}, /* cuOccupancyMaxActiveClusters */
-    [60] = {0xd901, 80}, /* cuDeviceSetGraphMemAttribute */
-    [68] = {0xe653, 329}, /* cuMemcpy3DBatchAsync */
-    [70] = {0xaf8, 455}, /* cuTexRefGetMipmapFilterMode */
-    [74] = {0x19ba, 179}, /* cuGraphHostNodeGetParams */
-    [84] = {0x19c5, 433}, /* cuSurfObjectGetResourceDesc */
+    [2] = {0x2750, 401}, /* cuModuleGetFunctionCount */
+    [4] = {0x706e, 19}, /* cuCoredumpGetAttributeGlobal */
+    [5] = {0xc67b, 113}, /* cuFabricCpyBatchAsync */
+    [7] = {0x2560, 431}, /* cuPointerSetAttribute */
+    [10] = {0xa9d4, 185}, /* cuGraphExternalSemaphoresSignalNodeSetParams */
+    [13] = {0x1b0c, 52}, /* cuCtxWaitEvent */
+    [16] = {0xe4c5, 359}, /* cuMemcpy3DAsync */
+    [17] = {0xeff8, 266}, /* cuLaunchKernel */
+    [19] = {0x1b6b, 131}, /* cuGLMapBufferObjectAsync */
+    [20] = {0x2fc3, 250}, /* cuIpcOpenEventHandle */
+    [22] = {0x8b64, 453}, /* cuStreamGetDevice */
+    [30] = {0xc3e5, 305}, /* cuMemAllocFromPoolAsync */
+    [33] = {0x6451, 58}, /* cuDeviceCanAccessPeer */
+    [45] = {0x7d03, 326}, /* cuMemHostAlloc */
+    [48] = {0x3274, 417}, /* cuOccupancyAvailableDynamicSMemPerBlock */
+    [49] = {0x7a30, 129}, /* cuGLInit */
+    [52] = {0x392d, 445}, /* cuStreamCreateWithPriority */
+    [53] = {0x807c, 472}, /* cuSurfRefSetArray */
+    [58] = {0xdbe4, 344}, /* cuMemPoolTrimTo */
+    [59] = {0xdbf7, 420}, /* cuOccupancyMaxActiveClusters */
+    [60] = {0xd901, 89}, /* cuDeviceSetGraphMemAttribute */
+    [68] = {0xe653, 360}, /* cuMemcpy3DBatchAsync */
+    [69] = {0x64fc, 363}, /* cuMemcpy3DWithAttributesAsync */
+    [70] = {0xaf8, 493}, /* cuTexRefGetMipmapFilterMode */
+    [74] = {0x19ba, 192}, /* cuGraphHostNodeGetParams */
+    [84] = {0x19c5, 470}, /* cuSurfObjectGetResourceDesc */
     [87] = {0x67f0, 2}, /* cuArray3DGetDescriptor */
-    [90] = {0x41bf, 150}, /* cuGraphCreate */
-    [97] = {0x49a0, 166}, /* cuGraphExecHostNodeSetParams */
-    [98] = {0x5e06, 316}, /* cuMemRangeGetAttribute */
-    [99] = {0xf5b0, 344}, /* cuMemcpyHtoAAsync */
-    [100] = {0x5fdc, 106}, /* cuFuncGetModule */
-    [101] = {0x7913, 134}, /* cuGraphAddEventRecordNode */
-    [102] = {0x5ba8, 121}, /* cuGLRegisterBufferObject */
-    [103] = {0x259a, 467}, /* cuTexRefSetMaxAnisotropy */
-    [104] = {0xc845, 419}, /* cuStreamGetId */
-    [105] = {0x90e1, 259}, /* cuLibraryUnload */
-    [108] = {0xecbd, 70}, /* cuDeviceGetProperties */
-    [110] = {0xd12, 143}, /* cuGraphAddMemsetNode */
-    [112] = {0xa6b, 36}, /* cuCtxGetStreamPriorityRange */
-    [118] = {0xad83, 282}, /* cuMemDiscardBatchAsync */
-    [121] = {0x2c84, 429}, /* cuStreamWriteValue32 */
-    [122] = {0xee2b, 464}, /* cuTexRefSetFilterMode */
-    [125] = {0x3596, 89}, /* cuEGLStreamConsumerReleaseFrame */
-    [135] = {0x855e, 65}, /* cuDeviceGetName */
-    [139] = {0xa5a3, 135}, /* cuGraphAddEventWaitNode */
-    [140] = {0xde6d, 471}, /* cuTexRefSetMipmappedArray */
-    [143] = {0x24df, 86}, /* cuEGLStreamConsumerConnect */
-    [148] = {0x2297, 331}, /* cuMemcpy3DPeerAsync */
-    [151] = {0x8851, 34}, /* cuCtxGetLimit */
-    [154] = {0xea6a, 300}, /* cuMemImportFromShareableHandle */
-    [155] = {0x4d9a, 168}, /* cuGraphExecMemcpyNodeSetParams */
-    [156] = {0xca57, 389}, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
-    [159] = {0xe4d, 215}, /* cuGraphicsSubResourceGetMappedArray */
-    [160] = {0x7792, 343}, /* cuMemcpyHtoA */
-    [167] = {0xef18, 123}, /* cuGLUnmapBufferObject */
-    [168] = {0x1b65, 297}, /* cuMemHostGetFlags */
-    [174] = {0x7a01, 301}, /* cuMemMap */
-    [190] = {0x8041, 439}, /* cuTensorMapReplaceAddress */
-    [197] = {0x28b, 367}, /* cuModuleGetFunction */
-    [199] = {0xdca4, 376}, /* cuModuleLoadFatBinary */
-    [201] = {0x2c84, 304}, /* cuMemPoolDestroy */
-    [204] = {0xdce2, 227}, /* cuImportExternalMemory */
+    [90] = {0x41bf, 161}, /* cuGraphCreate */
+    [97] = {0x49a0, 178}, /* cuGraphExecHostNodeSetParams */
+    [98] = {0x5e06, 347}, /* cuMemRangeGetAttribute */
+    [99] = {0xf5b0, 376}, /* cuMemcpyHtoAAsync */
+    [100] = {0x5fdc, 116}, /* cuFuncGetModule */
+    [101] = {0x7913, 145}, /* cuGraphAddEventRecordNode */
+    [102] = {0x5ba8, 132}, /* cuGLRegisterBufferObject */
+    [103] = {0x259a, 505}, /* cuTexRefSetMaxAnisotropy */
+    [104] = {0xc845, 456}, /* cuStreamGetId */
+    [105] = {0x90e1, 277}, /* cuLibraryUnload */
+    [108] = {0xecbd, 79}, /* cuDeviceGetProperties */
+    [110] = {0xd12, 154}, /* cuGraphAddMemsetNode */
+    [112] = {0xa6b, 41}, /* cuCtxGetStreamPriorityRange */
+    [118] = {0xad83, 312}, /* cuMemDiscardBatchAsync */
+    [121] = {0x2c84, 466}, /* cuStreamWriteValue32 */
+    [122] = {0xee2b, 502}, /* cuTexRefSetFilterMode */
+    [125] = {0x3596, 98}, /* cuEGLStreamConsumerReleaseFrame */
+    [135] = {0x855e, 74}, /* cuDeviceGetName */
+    [139] = {0xa5a3, 146}, /* cuGraphAddEventWaitNode */
+    [140] = {0xde6d, 509}, /* cuTexRefSetMipmappedArray */
+    [143] = {0x24df, 95}, /* cuEGLStreamConsumerConnect */
+    [148] = {0x2297, 362}, /* cuMemcpy3DPeerAsync */
+    [151] = {0x8851, 39}, /* cuCtxGetLimit */
+    [154] = {0xea6a, 331}, /* cuMemImportFromShareableHandle */
+    [155] = {0x4d9a, 180}, /* cuGraphExecMemcpyNodeSetParams */
+    [156] = {0xca57, 422}, /* cuOccupancyMaxPotentialBlockSizeWithFlags */
+    [159] = {0xe4d, 232}, /* cuGraphicsSubResourceGetMappedArray */
+    [160] = {0x7792, 375}, /* cuMemcpyHtoA */
+    [167] = {0xef18, 134}, /* cuGLUnmapBufferObject */
+    [168] = {0x1b65, 328}, /* cuMemHostGetFlags */
+    [174] = {0x7a01, 332}, /* cuMemMap */
+    [190] = {0x8041, 476}, /* cuTensorMapReplaceAddress */
+    [193] = {0x8819, 177}, /* cuGraphExecGetId */
+    [197] = {0x28b, 400}, /* cuModuleGetFunction */
+    [199] = {0xdca4, 409}, /* cuModuleLoadFatBinary */
+    [201] = {0x2c84, 335}, /* cuMemPoolDestroy */
+    [204] = {0xdce2, 244}, /* cuImportExternalMemory */
     [206] = {0xb157, 3}, /* cuArrayCreate */
-    [210] = {0xf8c1, 322}, /* cuMemUnmap */
-    [211] = {0x61e5, 212}, /* cuGraphicsResourceGetMappedMipmappedArray */
-    [220] = {0xa084, 40}, /* cuCtxResetPersistingL2Cache */
-    [224] = {0x484d, 360}, /* cuMemsetD8Async */
-    [225] = {0x455a, 18}, /* cuCoredumpSetAttributeGlobal */
-    [228] = {0xa696, 338}, /* cuMemcpyDtoA */
-    [230] = {0x9519, 87}, /* cuEGLStreamConsumerConnectWithFlags */
-    [232] = {0x2de, 373}, /* cuModuleLoad */
-    [233] = {0xcf5d, 189}, /* cuGraphLaunch */
-    [236] = {0x962, 321}, /* cuMemSetMemPool */
-    [242] = {0x7569, 35}, /* cuCtxGetSharedMemConfig */
-    [246] = {0x4928, 450}, /* cuTexRefGetBorderColor */
-    [248] = {0xfe65, 119}, /* cuGLMapBufferObject */
-    [249] = {0x285b, 261}, /* cuLinkAddFile */
-    [253] = {0x157, 164}, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
-    [255] = {0xb8b3, 222}, /* cuGreenCtxGetDevResource */
-    [264] = {0x7228, 314}, /* cuMemPrefetchAsync */
-    [268] = {0x9f86, 188}, /* cuGraphKernelNodeSetParams */
-    [271] = {0x7bd9, 262}, /* cuLinkComplete */
-    [272] = {0x1312, 280}, /* cuMemCreate */
-    [282] = {0xfa5f, 436}, /* cuTensorMapEncodeIm2col */
-    [290] = {0x816c, 420}, /* cuStreamGetPriority */
+    [210] = {0xf8c1, 353}, /* cuMemUnmap */
+    [211] = {0x61e5, 229}, /* cuGraphicsResourceGetMappedMipmappedArray */
+    [220] = {0xa084, 45}, /* cuCtxResetPersistingL2Cache */
+    [224] = {0x484d, 393}, /* cuMemsetD8Async */
+    [225] = {0x455a, 23}, /* cuCoredumpSetAttributeGlobal */
+    [228] = {0xa696, 370}, /* cuMemcpyDtoA */
+    [230] = {0x9519, 96}, /* cuEGLStreamConsumerConnectWithFlags */
+    [232] = {0x2de, 406}, /* cuModuleLoad */
+    [233] = {0xcf5d, 202}, /* cuGraphLaunch */
+    [236] = {0x962, 352}, /* cuMemSetMemPool */
+    [242] = {0x7569, 40}, /* cuCtxGetSharedMemConfig */
+    [246] = {0x4928, 488}, /* cuTexRefGetBorderColor */
+    [248] = {0xfe65, 130}, /* cuGLMapBufferObject */
+    [249] = {0x285b, 279}, /* cuLinkAddFile */
+    [253] = {0x157, 175}, /* cuGraphExecExternalSemaphoresWaitNodeSetParams */
+    [255] = {0xb8b3, 239}, /* cuGreenCtxGetDevResource */
+    [264] = {0x7228, 345}, /* cuMemPrefetchAsync */
+    [268] = {0x9f86, 201}, /* cuGraphKernelNodeSetParams */
+    [271] = {0x7bd9, 280}, /* cuLinkComplete */
+    [272] = {0x1312, 310}, /* cuMemCreate */
+    [274] = {0x3c99, 288}, /* cuLogicalEndpointExport */
+    [275] = {0x1b58, 291}, /* cuLogicalEndpointIdReserve */
+    [282] = {0xfa5f, 473}, /* cuTensorMapEncodeIm2col */
+    [290] = {0x816c, 457}, /* cuStreamGetPriority */
+    [295] = {0xbddd, 69}, /* cuDeviceGetFabricClusterUuid */
     [304] = {0x54f3, 7}, /* cuArrayGetPlane */
-    [308] = {0x8ec0, 447}, /* cuTexRefGetAddress */
-    [310] = {0x242b, 161}, /* cuGraphExecEventRecordNodeSetEvent */
-    [311] = {0x8fa3, 402}, /* cuSignalExternalSemaphoresAsync */
-    [312] = {0xfad1, 186}, /* cuGraphKernelNodeGetParams */
-    [320] = {0xa395, 10}, /* cuCheckpointProcessGetRestoreThreadId */
-    [321] = {0xaf6, 379}, /* cuMulticastBindAddr */
-    [323] = {0x285d, 9}, /* cuCheckpointProcessCheckpoint */
-    [328] = {0x7e36, 51}, /* cuDevSmResourceSplitByCount */
-    [330] = {0xc85b, 57}, /* cuDeviceGetCount */
-    [331] = {0x770b, 110}, /* cuFuncLoad */
-    [332] = {0x2866, 401}, /* cuProfilerStop */
-    [335] = {0x8506, 20}, /* cuCtxCreate */
-    [338] = {0x876, 194}, /* cuGraphMemsetNodeGetParams */
-    [346] = {0x248f, 129}, /* cuGetProcAddress */
-    [347] = {0xc47a, 285}, /* cuMemFreeAsync */
-    [348] = {0x8982, 443}, /* cuTexObjectGetResourceViewDesc */
-    [354] = {0x2ffd, 112}, /* cuFuncSetBlockShape */
-    [355] = {0xf7fc, 254}, /* cuLibraryGetManaged */
-    [367] = {0xc9c5, 12}, /* cuCheckpointProcessLock */
-    [371] = {0x2b5, 60}, /* cuDeviceGetExecAffinitySupport */
-    [372] = {0xa1c6, 434}, /* cuSurfRefGetArray */
-    [374] = {0x50f7, 444}, /* cuTexObjectGetTextureDesc */
-    [377] = {0x53e9, 452}, /* cuTexRefGetFlags */
-    [378] = {0x5599, 365}, /* cuMipmappedArrayGetSparseProperties */
-    [389] = {0x6f42, 359}, /* cuMemsetD8 */
-    [391] = {0x3140, 105}, /* cuFuncGetAttribute */
-    [396] = {0x38e8, 81}, /* cuDeviceSetMemPool */
-    [400] = {0x8043, 98}, /* cuEventQuery */
-    [402] = {0x749c, 22}, /* cuCtxDetach */
-    [403] = {0xec29, 153}, /* cuGraphDestroyNode */
-    [404] = {0xea55, 277}, /* cuMemAllocManaged */
-    [415] = {0xc977, 210}, /* cuGraphicsMapResources */
-    [416] = {0x6f30, 432}, /* cuSurfObjectDestroy */
-    [417] = {0xe6ff, 101}, /* cuEventSynchronize */
-    [420] = {0x4499, 289}, /* cuMemGetAllocationGranularity */
-    [423] = {0x640a, 404}, /* cuStreamAttachMemAsync */
-    [426] = {0x22a4, 249}, /* cuLaunchKernelEx */
-    [428] = {0xfecf, 44}, /* cuCtxSetLimit */
-    [433] = {0xbeeb, 276}, /* cuMemAllocHost */
-    [437] = {0xa161, 393}, /* cuParamSetf */
-    [439] = {0xdf0a, 284}, /* cuMemFree */
-    [440] = {0x94c6, 132}, /* cuGraphAddDependencies */
-    [443] = {0x11a6, 56}, /* cuDeviceGetByPCIBusId */
-    [446] = {0xc215, 383}, /* cuMulticastUnbind */
-    [448] = {0x7b35, 353}, /* cuMemsetD2D32 */
-    [450] = {0xea5c, 174}, /* cuGraphExternalSemaphoresWaitNodeGetParams */
-    [451] = {0x33d6, 229}, /* cuInit */
-    [452] = {0xbcf4, 246}, /* cuLaunchGridAsync */
-    [459] = {0x9e44, 325}, /* cuMemcpy2DAsync */
-    [461] = {0x4985, 462}, /* cuTexRefSetArray */
-    [463] = {0xf855, 476}, /* cuVDPAUCtxCreate */
-    [479] = {0x9512, 114}, /* cuFuncSetSharedMemConfig */
-    [482] = {0xc281, 136}, /* cuGraphAddExternalSemaphoresSignalNode */
-    [491] = {0xe211, 255}, /* cuLibraryGetModule */
-    [497] = {0x5129, 257}, /* cuLibraryLoadData */
-    [500] = {0x294b, 50}, /* cuDevResourceGenerateDesc */
-    [501] = {0x7c58, 466}, /* cuTexRefSetFormat */
-    [503] = {0xa4f0, 298}, /* cuMemHostRegister */
-    [509] = {0xa905, 37}, /* cuCtxPopCurrent */
-    [526] = {0xa5f4, 53}, /* cuDeviceComputeCapability */
-    [534] = {0x6b0b, 475}, /* cuUserObjectRetain */
-    [536] = {0x62da, 147}, /* cuGraphChildGraphNodeGetGraph */
-    [538] = {0xa4e8, 431}, /* cuSurfObjectCreate */
-    [546] = {0xb077, 271}, /* cuMemAddressReserve */
-    [547] = {0xc679, 250}, /* cuLibraryEnumerateKernels */
-    [552] = {0xbe9e, 307}, /* cuMemPoolGetAccess */
-    [562] = {0x1c4e, 33}, /* cuCtxGetId */
-    [563] = {0x6e24, 349}, /* cuMemsetD16 */
-    [564] = {0x4fc, 426}, /* cuStreamWaitEvent */
-    [566] = {0xb65b, 302}, /* cuMemMapArrayAsync */
-    [570] = {0xa9ff, 299}, /* cuMemHostUnregister */
-    [582] = {0x3a0d, 397}, /* cuPointerGetAttributes */
-    [586] = {0x2547, 438}, /* cuTensorMapEncodeTiled */
-    [590] = {0xb75c, 288}, /* cuMemGetAddressRange */
-    [593] = {0xf8b, 269}, /* cuLogsUnregisterCallback */
-    [594] = {0x292a, 454}, /* cuTexRefGetMaxAnisotropy */
-    [600] = {0x1ee, 21}, /* cuCtxDestroy */
-    [609] = {0x8e69, 265}, /* cuLogsCurrent */
-    [614] = {0xf927, 75}, /* cuDevicePrimaryCtxRelease */
-    [626] = {0x7859, 251}, /* cuLibraryGetGlobal */
-    [629] = {0x94b5, 371}, /* cuModuleGetSurfRef */
-    [637] = {0x5499, 392}, /* cuParamSetTexRef */
-    [639] = {0x9976, 312}, /* cuMemPoolSetAttribute */
-    [649] = {0xdc07, 388}, /* cuOccupancyMaxPotentialBlockSize */
-    [653] = {0x2621, 43}, /* cuCtxSetFlags */
-    [659] = {0x27e0, 358}, /* cuMemsetD32Async */
-    [662] = {0x9a76, 381}, /* cuMulticastCreate */
-    [666] = {0x41cf, 220}, /* cuGreenCtxCreate */
-    [667] = {0xd0ca, 310}, /* cuMemPoolImportPointer */
-    [671] = {0xe11e, 252}, /* cuLibraryGetKernel */
-    [674] = {0x5415, 412}, /* cuStreamEndCapture */
-    [676] = {0x988, 100}, /* cuEventRecordWithFlags */
-    [679] = {0x2d8a, 167}, /* cuGraphExecKernelNodeSetParams */
-    [698] = {0x95e9, 409}, /* cuStreamCreate */
-    [699] = {0x1ad5, 335}, /* cuMemcpyAtoH */
-    [706] = {0xfc4c, 330}, /* cuMemcpy3DPeer */
-    [707] = {0x911f, 234}, /* cuIpcOpenMemHandle */
-    [710] = {0x8c50, 209}, /* cuGraphicsGLRegisterImage */
-    [711] = {0x62c5, 124}, /* cuGLUnmapBufferObjectAsync */
-    [716] = {0xca28, 169}, /* cuGraphExecMemsetNodeSetParams */
-    [718] = {0xed92, 324}, /* cuMemcpy2D */
-    [731] = {0x1ad5, 334}, /* cuMemcpyAtoD */
-    [747] = {0xb725, 461}, /* cuTexRefSetAddressMode */
-    [749] = {0xc55c, 446}, /* cuTexRefDestroy */
-    [751] = {0x937b, 400}, /* cuProfilerStart */
-    [752] = {0xd6c3, 268}, /* cuLogsRegisterCallback */
-    [753] = {0x9fdb, 203}, /* cuGraphReleaseUserObject */
-    [755] = {0x532d, 211}, /* cuGraphicsResourceGetMappedEglFrame */
-    [756] = {0x3140, 111}, /* cuFuncSetAttribute */
-    [757] = {0xb840, 317}, /* cuMemRangeGetAttributes */
-    [758] = {0x2ffe, 348}, /* cuMemcpyPeerAsync */
-    [759] = {0x4036, 363}, /* cuMipmappedArrayGetLevel */
-    [762] = {0x385, 346}, /* cuMemcpyHtoDAsync */
-    [768] = {0x1f59, 191}, /* cuGraphMemFreeNodeGetParams */
-    [772] = {0xfdde, 232}, /* cuIpcGetMemHandle */
-    [774] = {0x9273, 154}, /* cuGraphEventRecordNodeGetEvent */
-    [776] = {0xfe84, 320}, /* cuMemSetAccess */
-    [777] = {0x8f68, 414}, /* cuStreamGetCaptureInfo */
-    [782] = {0xb6e1, 296}, /* cuMemHostGetDevicePointer */
-    [787] = {0x782, 26}, /* cuCtxGetApiVersion */
-    [792] = {0x458d, 267}, /* cuLogsDumpToMemory */
-    [795] = {0x4bf5, 247}, /* cuLaunchHostFunc */
-    [797] = {0x7099, 108}, /* cuFuncGetParamInfo */
-    [808] = {0xd477, 72}, /* cuDeviceGetUuid */
-    [810] = {0xb7c8, 69}, /* cuDeviceGetPCIBusId */
-    [811] = {0xf72, 73}, /* cuDeviceGraphMemTrim */
-    [815] = {0xd288, 30}, /* cuCtxGetDevice */
-    [818] = {0xef7e, 55}, /* cuDeviceGetAttribute */
-    [831] = {0x5318, 266}, /* cuLogsDumpToFile */
-    [832] = {0xeae4, 15}, /* cuCoredumpGetAttribute */
-    [843] = {0x54b3, 218}, /* cuGraphicsVDPAURegisterOutputSurface */
-    [851] = {0x7a70, 336}, /* cuMemcpyAtoHAsync */
-    [857] = {0xc6a0, 278}, /* cuMemAllocPitch */
-    [862] = {0xe3dc, 104}, /* cuFlushGPUDirectRDMAWrites */
-    [863] = {0xf8b7, 309}, /* cuMemPoolImportFromShareableHandle */
-    [866] = {0x1248, 391}, /* cuParamSetSize */
-    [867] = {0xbba3, 88}, /* cuEGLStreamConsumerDisconnect */
-    [873] = {0x74f, 245}, /* cuLaunchGrid */
-    [878] = {0x432a, 71}, /* cuDeviceGetTexture1DLinearMaxWidth */
-    [882] = {0xc7f7, 29}, /* cuCtxGetDevResource */
-    [886] = {0x2a06, 385}, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
-    [894] = {0x72cb, 283}, /* cuMemExportToShareableHandle */
-    [895] = {0x5d1e, 405}, /* cuStreamBatchMemOp */
-    [898] = {0xe4bf, 92}, /* cuEGLStreamProducerPresentFrame */
-    [901] = {0x592a, 332}, /* cuMemcpyAsync */
-    [906] = {0x8063, 231}, /* cuIpcGetEventHandle */
-    [907] = {0xf4b, 469}, /* cuTexRefSetMipmapLevelBias */
-    [911] = {0x2132, 456}, /* cuTexRefGetMipmapLevelBias */
-    [918] = {0x59d8, 403}, /* cuStreamAddCallback */
-    [919] = {0x4b21, 423}, /* cuStreamSetAttribute */
-    [920] = {0x7ca8, 107}, /* cuFuncGetName */
-    [931] = {0x2a96, 206}, /* cuGraphUpload */
-    [933] = {0x5b21, 238}, /* cuKernelGetName */
-    [940] = {0x87e2, 205}, /* cuGraphRetainUserObject */
-    [941] = {0xf1dc, 217}, /* cuGraphicsUnregisterResource */
-    [942] = {0xa161, 394}, /* cuParamSeti */
-    [950] = {0x34d6, 292}, /* cuMemGetHandleForAddressRange */
-    [958] = {0xec4f, 237}, /* cuKernelGetLibrary */
-    [962] = {0xac68, 258}, /* cuLibraryLoadFromFile */
-    [967] = {0xc415, 366}, /* cuModuleEnumerateFunctions */
-    [975] = {0xd3fc, 137}, /* cuGraphAddExternalSemaphoresWaitNode */
-    [976] = {0xb56d, 109}, /* cuFuncIsLoaded */
-    [984] = {0xb3a9, 306}, /* cuMemPoolExportToShareableHandle */
-    [994] = {0xac38, 441}, /* cuTexObjectDestroy */
-    [995] = {0x12d2, 76}, /* cuDevicePrimaryCtxReset */
-    [996] = {0xe82b, 93}, /* cuEGLStreamProducerReturnFrame */
-    [1001] = {0xd4ac, 468}, /* cuTexRefSetMipmapFilterMode */
-    [1012] = {0xd7e6, 131}, /* cuGraphAddChildGraphNode */
-    [1013] = {0x408d, 133}, /* cuGraphAddEmptyNode */
-    [1014] = {0x8831, 260}, /* cuLinkAddData */
-    [1015] = {0x4801, 323}, /* cuMemcpy */
-    [1021] = {0xc198, 24}, /* cuCtxEnablePeerAccess */
-    [1026] = {0x32e2, 148}, /* cuGraphClone */
-    [1029] = {0x1987, 445}, /* cuTexRefCreate */
-    [1035] = {0x754f, 380}, /* cuMulticastBindMem */
-    [1036] = {0x9ffc, 116}, /* cuGLCtxCreate */
-    [1037] = {0x2bb5, 200}, /* cuGraphNodeGetType */
-    [1055] = {0x7bfb, 308}, /* cuMemPoolGetAttribute */
-    [1056] = {0x8f39, 94}, /* cuEventCreate */
-    [1063] = {0xc698, 138}, /* cuGraphAddHostNode */
-    [1064] = {0x1467, 369}, /* cuModuleGetGlobal */
-    [1071] = {0x4f57, 159}, /* cuGraphExecChildGraphNodeSetParams */
-    [1075] = {0x2bdb, 17}, /* cuCoredumpSetAttribute */
-    [1076] = {0x8045, 244}, /* cuLaunchCooperativeKernelMultiDevice */
-    [1077] = {0x5366, 286}, /* cuMemFreeHost */
-    [1078] = {0x9545, 319}, /* cuMemRetainAllocationHandle */
-    [1079] = {0xa161, 395}, /* cuParamSetv */
-    [1085] = {0xf043, 418}, /* cuStreamGetGreenCtx */
-    [1086] = {0x49ed, 46}, /* cuCtxSynchronize */
-    [1091] = {0x3d84, 253}, /* cuLibraryGetKernelCount */
-    [1092] = {0x2645, 272}, /* cuMemAdvise */
-    [1104] = {0xd473, 130}, /* cuGraphAddBatchMemOpNode */
-    [1107] = {0xd524, 235}, /* cuKernelGetAttribute */
-    [1113] = {0xe0fd, 79}, /* cuDeviceRegisterAsyncNotification */
-    [1116] = {0xd667, 465}, /* cuTexRefSetFlags */
-    [1125] = {0x9c94, 216}, /* cuGraphicsUnmapResources */
-    [1127] = {0xab5c, 374}, /* cuModuleLoadData */
-    [1131] = {0x388, 115}, /* cuFuncSetSharedSize */
-    [1132] = {0x14b6, 399}, /* cuProfilerInitialize */
-    [1154] = {0x50a3, 256}, /* cuLibraryGetUnifiedFunction */
-    [1169] = {0x3040, 311}, /* cuMemPoolSetAccess */
-    [1172] = {0x6e24, 357}, /* cuMemsetD32 */
-    [1173] = {0x139f, 437}, /* cuTensorMapEncodeIm2colWide */
-    [1182] = {0x4aef, 315}, /* cuMemPrefetchBatchAsync */
-    [1183] = {0x7b35, 351}, /* cuMemsetD2D16 */
-    [1185] = {0xce1c, 67}, /* cuDeviceGetP2PAtomicCapabilities */
-    [1207] = {0x8f3b, 422}, /* cuStreamQuery */
-    [1213] = {0x16d8, 459}, /* cuTexRefSetAddress */
-    [1218] = {0x9a25, 77}, /* cuDevicePrimaryCtxRetain */
-    [1222] = {0x5689, 171}, /* cuGraphExecUpdate */
-    [1229] = {0x186d, 240}, /* cuKernelSetAttribute */
-    [1230] = {0x10c9, 27}, /* cuCtxGetCacheConfig */
-    [1235] = {0x1ad5, 333}, /* cuMemcpyAtoA */
-    [1236] = {0x666f, 242}, /* cuLaunch */
-    [1237] = {0x971f, 42}, /* cuCtxSetCurrent */
-    [1238] = {0x8344, 90}, /* cuEGLStreamProducerConnect */
-    [1244] = {0x175b, 99}, /* cuEventRecord */
-    [1246] = {0x494b, 442}, /* cuTexObjectGetResourceDesc */
-    [1247] = {0xbe1d, 126}, /* cuGetErrorName */
-    [1249] = {0x79cd, 415}, /* cuStreamGetCtx */
-    [1252] = {0x3d44, 177}, /* cuGraphGetNodes */
-    [1269] = {0xa870, 472}, /* cuThreadExchangeStreamCaptureMode */
-    [1281] = {0x93fe, 342}, /* cuMemcpyDtoHAsync */
+    [308] = {0x8ec0, 485}, /* cuTexRefGetAddress */
+    [310] = {0x242b, 172}, /* cuGraphExecEventRecordNodeSetEvent */
+    [311] = {0x8fa3, 435}, /* cuSignalExternalSemaphoresAsync */
+    [312] = {0xfad1, 199}, /* cuGraphKernelNodeGetParams */
+    [319] = {0x70f2, 17}, /* cuCoredumpDeregisterStartCallback */
+    [320] = {0xa395, 11}, /* cuCheckpointProcessGetRestoreThreadId */
+    [321] = {0xaf6, 412}, /* cuMulticastBindAddr */
+    [323] = {0x285d, 10}, /* cuCheckpointProcessCheckpoint */
+    [328] = {0x7e36, 57}, /* cuDevSmResourceSplitByCount */
+    [330] = {0xc85b, 65}, /* cuDeviceGetCount */
+    [331] = {0x770b, 121}, /* cuFuncLoad */
+    [332] = {0x2866, 434}, /* cuProfilerStop */
+    [335] = {0x8506, 25}, /* cuCtxCreate */
+    [338] = {0x876, 207}, /* cuGraphMemsetNodeGetParams */
+    [346] = {0x248f, 140}, /* cuGetProcAddress */
+    [347] = {0xc47a, 315}, /* cuMemFreeAsync */
+    [348] = {0x8982, 481}, /* cuTexObjectGetResourceViewDesc */
+    [354] = {0x2ffd, 123}, /* cuFuncSetBlockShape */
+    [355] = {0xf7fc, 272}, /* cuLibraryGetManaged */
+    [367] = {0xc9c5, 13}, /* cuCheckpointProcessLock */
+    [371] = {0x2b5, 68}, /* cuDeviceGetExecAffinitySupport */
+    [372] = {0xa1c6, 471}, /* cuSurfRefGetArray */
+    [374] = {0x4a4f, 63}, /* cuDeviceGetCliqueCount */
+    [375] = {0x50f7, 482}, /* cuTexObjectGetTextureDesc */
+    [377] = {0x53e9, 490}, /* cuTexRefGetFlags */
+    [378] = {0x5599, 398}, /* cuMipmappedArrayGetSparseProperties */
+    [388] = {0xbdd3, 440}, /* cuStreamBeginCaptureToCig */
+    [389] = {0x6f42, 392}, /* cuMemsetD8 */
+    [391] = {0x3140, 115}, /* cuFuncGetAttribute */
+    [396] = {0x38e8, 90}, /* cuDeviceSetMemPool */
+    [400] = {0x8043, 107}, /* cuEventQuery */
+    [401] = {0xcc51, 292}, /* cuLogicalEndpointImport */
+    [402] = {0x749c, 27}, /* cuCtxDetach */
+    [403] = {0xec29, 164}, /* cuGraphDestroyNode */
+    [404] = {0xea55, 307}, /* cuMemAllocManaged */
+    [415] = {0xc977, 227}, /* cuGraphicsMapResources */
+    [416] = {0x6f30, 469}, /* cuSurfObjectDestroy */
+    [417] = {0xe6ff, 110}, /* cuEventSynchronize */
+    [420] = {0x4499, 319}, /* cuMemGetAllocationGranularity */
+    [423] = {0x640a, 437}, /* cuStreamAttachMemAsync */
+    [426] = {0x22a4, 267}, /* cuLaunchKernelEx */
+    [428] = {0xfecf, 49}, /* cuCtxSetLimit */
+    [433] = {0xbeeb, 306}, /* cuMemAllocHost */
+    [436] = {0x4e88, 285}, /* cuLogicalEndpointBindMem */
+    [437] = {0xa161, 426}, /* cuParamSetf */
+    [439] = {0xdf0a, 314}, /* cuMemFree */
+    [440] = {0x94c6, 143}, /* cuGraphAddDependencies */
+    [441] = {0x1f21, 294}, /* cuLogicalEndpointUnbind */
+    [443] = {0x11a6, 62}, /* cuDeviceGetByPCIBusId */
+    [446] = {0xc215, 416}, /* cuMulticastUnbind */
+    [448] = {0x7b35, 386}, /* cuMemsetD2D32 */
+    [450] = {0xea5c, 186}, /* cuGraphExternalSemaphoresWaitNodeGetParams */
+    [451] = {0x33d6, 246}, /* cuInit */
+    [452] = {0xbcf4, 264}, /* cuLaunchGridAsync */
+    [459] = {0x9e44, 356}, /* cuMemcpy2DAsync */
+    [461] = {0x4985, 500}, /* cuTexRefSetArray */
+    [463] = {0xf855, 514}, /* cuVDPAUCtxCreate */
+    [479] = {0x9512, 125}, /* cuFuncSetSharedMemConfig */
+    [480] = {0xff0b, 286}, /* cuLogicalEndpointCreate */
+    [482] = {0xc281, 147}, /* cuGraphAddExternalSemaphoresSignalNode */
+    [486] = {0x914f, 452}, /* cuStreamGetDevResource */
+    [491] = {0xe211, 273}, /* cuLibraryGetModule */
+    [497] = {0x5129, 275}, /* cuLibraryLoadData */
+    [500] = {0x294b, 55}, /* cuDevResourceGenerateDesc */
+    [501] = {0x7c58, 504}, /* cuTexRefSetFormat */
+    [503] = {0xa4f0, 329}, /* cuMemHostRegister */
+    [506] = {0xf9e6, 9}, /* cuCheckpointOperationComplete */
+    [509] = {0xa905, 42}, /* cuCtxPopCurrent */
+    [526] = {0xa5f4, 59}, /* cuDeviceComputeCapability */
+    [532] = {0x109a, 16}, /* cuCoredumpDeregisterCompleteCallback */
+    [534] = {0x6b0b, 513}, /* cuUserObjectRetain */
+    [536] = {0x62da, 158}, /* cuGraphChildGraphNodeGetGraph */
+    [538] = {0xa4e8, 468}, /* cuSurfObjectCreate */
+    [546] = {0xb077, 301}, /* cuMemAddressReserve */
+    [547] = {0xc679, 268}, /* cuLibraryEnumerateKernels */
+    [552] = {0xbe9e, 338}, /* cuMemPoolGetAccess */
+    [559] = {0x920c, 448}, /* cuStreamEndCaptureToCig */
+    [562] = {0x1c4e, 38}, /* cuCtxGetId */
+    [563] = {0x6e24, 382}, /* cuMemsetD16 */
+    [564] = {0x4fc, 463}, /* cuStreamWaitEvent */
+    [566] = {0xb65b, 333}, /* cuMemMapArrayAsync */
+    [570] = {0xa9ff, 330}, /* cuMemHostUnregister */
+    [582] = {0x3a0d, 430}, /* cuPointerGetAttributes */
+    [586] = {0x2547, 475}, /* cuTensorMapEncodeTiled */
+    [590] = {0xb75c, 318}, /* cuMemGetAddressRange */
+    [593] = {0xf8b, 299}, /* cuLogsUnregisterCallback */
+    [594] = {0x292a, 492}, /* cuTexRefGetMaxAnisotropy */
+    [599] = {0x28fb, 210}, /* cuGraphNodeGetContainingGraph */
+    [600] = {0x1ee, 26}, /* cuCtxDestroy */
+    [609] = {0x8e69, 295}, /* cuLogsCurrent */
+    [614] = {0xf927, 84}, /* cuDevicePrimaryCtxRelease */
+    [625] = {0xf680, 64}, /* cuDeviceGetCliqueInfo */
+    [626] = {0x7859, 269}, /* cuLibraryGetGlobal */
+    [629] = {0x94b5, 404}, /* cuModuleGetSurfRef */
+    [637] = {0x5499, 425}, /* cuParamSetTexRef */
+    [639] = {0x9976, 343}, /* cuMemPoolSetAttribute */
+    [648] = {0x485, 189}, /* cuGraphGetId */
+    [649] = {0xd9ab, 256}, /* cuKernelGetParamCount */
+    [650] = {0xdc07, 421}, /* cuOccupancyMaxPotentialBlockSize */
+    [653] = {0x2621, 48}, /* cuCtxSetFlags */
+    [659] = {0x27e0, 391}, /* cuMemsetD32Async */
+    [662] = {0x9a76, 414}, /* cuMulticastCreate */
+    [666] = {0x41cf, 237}, /* cuGreenCtxCreate */
+    [667] = {0xd0ca, 341}, /* cuMemPoolImportPointer */
+    [671] = {0xe11e, 270}, /* cuLibraryGetKernel */
+    [674] = {0x5415, 447}, /* cuStreamEndCapture */
+    [676] = {0x988, 109}, /* cuEventRecordWithFlags */
+    [679] = {0x2d8a, 179}, /* cuGraphExecKernelNodeSetParams */
+    [698] = {0x95e9, 444}, /* cuStreamCreate */
+    [699] = {0x1ad5, 367}, /* cuMemcpyAtoH */
+    [706] = {0xfc4c, 361}, /* cuMemcpy3DPeer */
+    [707] = {0x911f, 251}, /* cuIpcOpenMemHandle */
+    [710] = {0x8c50, 226}, /* cuGraphicsGLRegisterImage */
+    [711] = {0x62c5, 135}, /* cuGLUnmapBufferObjectAsync */
+    [716] = {0xca28, 181}, /* cuGraphExecMemsetNodeSetParams */
+    [718] = {0xed92, 355}, /* cuMemcpy2D */
+    [731] = {0x1ad5, 366}, /* cuMemcpyAtoD */
+    [747] = {0xb725, 499}, /* cuTexRefSetAddressMode */
+    [749] = {0xc55c, 484}, /* cuTexRefDestroy */
+    [751] = {0x937b, 433}, /* cuProfilerStart */
+    [752] = {0xd6c3, 298}, /* cuLogsRegisterCallback */
+    [753] = {0x9fdb, 220}, /* cuGraphReleaseUserObject */
+    [755] = {0x532d, 228}, /* cuGraphicsResourceGetMappedEglFrame */
+    [756] = {0x3140, 122}, /* cuFuncSetAttribute */
+    [757] = {0xb840, 348}, /* cuMemRangeGetAttributes */
+    [758] = {0x2ffe, 380}, /* cuMemcpyPeerAsync */
+    [759] = {0x4036, 396}, /* cuMipmappedArrayGetLevel */
+    [762] = {0x385, 378}, /* cuMemcpyHtoDAsync */
+    [768] = {0x1f59, 204}, /* cuGraphMemFreeNodeGetParams */
+    [772] = {0xfdde, 249}, /* cuIpcGetMemHandle */
+    [774] = {0x9273, 165}, /* cuGraphEventRecordNodeGetEvent */
+    [776] = {0xfe84, 351}, /* cuMemSetAccess */
+    [777] = {0x8f68, 450}, /* cuStreamGetCaptureInfo */
+    [782] = {0xb6e1, 327}, /* cuMemHostGetDevicePointer */
+    [787] = {0x782, 31}, /* cuCtxGetApiVersion */
+    [792] = {0x458d, 297}, /* cuLogsDumpToMemory */
+    [795] = {0x4bf5, 265}, /* cuLaunchHostFunc */
+    [797] = {0x7099, 119}, /* cuFuncGetParamInfo */
+    [808] = {0xd477, 81}, /* cuDeviceGetUuid */
+    [810] = {0xb7c8, 78}, /* cuDeviceGetPCIBusId */
+    [811] = {0xf72, 82}, /* cuDeviceGraphMemTrim */
+    [815] = {0xd288, 35}, /* cuCtxGetDevice */
+    [818] = {0xef7e, 61}, /* cuDeviceGetAttribute */
+    [831] = {0x5318, 296}, /* cuLogsDumpToFile */
+    [832] = {0xeae4, 18}, /* cuCoredumpGetAttribute */
+    [843] = {0x54b3, 235}, /* cuGraphicsVDPAURegisterOutputSurface */
+    [851] = {0x7a70, 368}, /* cuMemcpyAtoHAsync */
+    [857] = {0xc6a0, 308}, /* cuMemAllocPitch */
+    [862] = {0xe3dc, 114}, /* cuFlushGPUDirectRDMAWrites */
+    [863] = {0xf8b7, 340}, /* cuMemPoolImportFromShareableHandle */
+    [866] = {0x1248, 424}, /* cuParamSetSize */
+    [867] = {0xbba3, 97}, /* cuEGLStreamConsumerDisconnect */
+    [873] = {0x74f, 263}, /* cuLaunchGrid */
+    [878] = {0x432a, 80}, /* cuDeviceGetTexture1DLinearMaxWidth */
+    [882] = {0xc7f7, 34}, /* cuCtxGetDevResource */
+    [886] = {0x2a06, 418}, /* cuOccupancyMaxActiveBlocksPerMultiprocessor */
+    [894] = {0x72cb, 313}, /* cuMemExportToShareableHandle */
+    [895] = {0x5d1e, 438}, /* cuStreamBatchMemOp */
+    [898] = {0xe4bf, 101}, /* cuEGLStreamProducerPresentFrame */
+    [901] = {0x592a, 364}, /* cuMemcpyAsync */
+    [906] = {0x8063, 248}, /* cuIpcGetEventHandle */
+    [907] = {0xf4b, 507}, /* cuTexRefSetMipmapLevelBias */
+    [911] = {0x2132, 494}, /* cuTexRefGetMipmapLevelBias */
+    [918] = {0x59d8, 436}, /* cuStreamAddCallback */
+    [919] = {0x4b21, 460}, /* cuStreamSetAttribute */
+    [920] = {0x7ca8, 117}, /* cuFuncGetName */
+    [931] = {0x2a96, 223}, /* cuGraphUpload */
+    [933] = {0x5b21, 255}, /* cuKernelGetName */
+    [940] = {0x87e2, 222}, /* cuGraphRetainUserObject */
+    [941] = {0xf1dc, 234}, /* cuGraphicsUnregisterResource */
+    [942] = {0xa161, 427}, /* cuParamSeti */
+    [950] = {0x34d6, 322}, /* cuMemGetHandleForAddressRange */
+    [958] = {0xec4f, 254}, /* cuKernelGetLibrary */
+    [962] = {0xac68, 276}, /* cuLibraryLoadFromFile */
+    [967] = {0xc415, 399}, /* cuModuleEnumerateFunctions */
+    [975] = {0xd3fc, 148}, /* cuGraphAddExternalSemaphoresWaitNode */
+    [976] = {0xb56d, 120}, /* cuFuncIsLoaded */
+    [984] = {0xb3a9, 337}, /* cuMemPoolExportToShareableHandle */
+    [994] = {0xac38, 479}, /* cuTexObjectDestroy */
+    [995] = {0x12d2, 85}, /* cuDevicePrimaryCtxReset */
+    [996] = {0xe82b, 102}, /* cuEGLStreamProducerReturnFrame */
+    [1001] = {0xd4ac, 506}, /* cuTexRefSetMipmapFilterMode */
+    [1012] = {0xd7e6, 142}, /* cuGraphAddChildGraphNode */
+    [1013] = {0x408d, 144}, /* cuGraphAddEmptyNode */
+    [1014] = {0x8831, 278}, /* cuLinkAddData */
+    [1015] = {0x4801, 354}, /* cuMemcpy */
+    [1021] = {0xc198, 29}, /* cuCtxEnablePeerAccess */
+    [1026] = {0x32e2, 159}, /* cuGraphClone */
+    [1029] = {0x1987, 483}, /* cuTexRefCreate */
+    [1035] = {0x754f, 413}, /* cuMulticastBindMem */
+    [1036] = {0x9ffc, 127}, /* cuGLCtxCreate */
+    [1037] = {0x2bb5, 217}, /* cuGraphNodeGetType */
+    [1055] = {0x7bfb, 339}, /* cuMemPoolGetAttribute */
+    [1056] = {0x8f39, 103}, /* cuEventCreate */
+    [1059] = {0xfcfe, 381}, /* cuMemcpyWithAttributesAsync */
+    [1063] = {0xc698, 149}, /* cuGraphAddHostNode */
+    [1064] = {0x1467, 402}, /* cuModuleGetGlobal */
+    [1071] = {0x4f57, 170}, /* cuGraphExecChildGraphNodeSetParams */
+    [1075] = {0x2bdb, 22}, /* cuCoredumpSetAttribute */
+    [1076] = {0x8045, 262}, /* cuLaunchCooperativeKernelMultiDevice */
+    [1077] = {0x5366, 316}, /* cuMemFreeHost */
+    [1078] = {0x9545, 350}, /* cuMemRetainAllocationHandle */
+    [1079] = {0xa161, 428}, /* cuParamSetv */
+    [1080] = {0x6f73, 442}, /* cuStreamBeginRecaptureToGraph */
+    [1085] = {0xf043, 455}, /* cuStreamGetGreenCtx */
+    [1086] = {0x49ed, 51}, /* cuCtxSynchronize */
+    [1091] = {0x3d84, 271}, /* cuLibraryGetKernelCount */
+    [1092] = {0x2645, 302}, /* cuMemAdvise */
+    [1104] = {0xd473, 141}, /* cuGraphAddBatchMemOpNode */
+    [1107] = {0xd524, 252}, /* cuKernelGetAttribute */
+    [1113] = {0xe0fd, 88}, /* cuDeviceRegisterAsyncNotification */
+    [1116] = {0xd667, 503}, /* cuTexRefSetFlags */
+    [1122] = {0x160c, 293}, /* cuLogicalEndpointQuery */
+    [1125] = {0x9c94, 233}, /* cuGraphicsUnmapResources */
+    [1127] = {0xab5c, 407}, /* cuModuleLoadData */
+    [1131] = {0x388, 126}, /* cuFuncSetSharedSize */
+    [1132] = {0x14b6, 432}, /* cuProfilerInitialize */
+    [1154] = {0x50a3, 274}, /* cuLibraryGetUnifiedFunction */
+    [1169] = {0x3040, 342}, /* cuMemPoolSetAccess */
+    [1170] = {0xd7a, 118}, /* cuFuncGetParamCount */
+    [1172] = {0x6e24, 390}, /* cuMemsetD32 */
+    [1173] = {0x139f, 474}, /* cuTensorMapEncodeIm2colWide */
+    [1180] = {0xec4d, 216}, /* cuGraphNodeGetToolsId */
+    [1181] = {0x4c88, 21}, /* cuCoredumpRegisterStartCallback */
+    [1182] = {0x4aef, 346}, /* cuMemPrefetchBatchAsync */
+    [1183] = {0x7b35, 384}, /* cuMemsetD2D16 */
+    [1185] = {0xce1c, 76}, /* cuDeviceGetP2PAtomicCapabilities */
+    [1207] = {0x8f3b, 459}, /* cuStreamQuery */
+    [1213] = {0x16d8, 497}, /* cuTexRefSetAddress */
+    [1218] = {0x9a25, 86}, /* cuDevicePrimaryCtxRetain */
+    [1222] = {0x5689, 183}, /* cuGraphExecUpdate */
+    [1229] = {0x186d, 258}, /* cuKernelSetAttribute */
+    [1230] = {0x10c9, 32}, /* cuCtxGetCacheConfig */
+    [1235] = {0x1ad5, 365}, /* cuMemcpyAtoA */
+    [1236] = {0x666f, 260}, /* cuLaunch */
+    [1237] = {0x971f, 47}, /* cuCtxSetCurrent */
+    [1238] = {0x8344, 99}, /* cuEGLStreamProducerConnect */
+    [1244] = {0x175b, 108}, /* cuEventRecord */
+    [1245] = {0x4cc, 289}, /* cuLogicalEndpointGetLimits */
+    [1246] = {0x494b, 480}, /* cuTexObjectGetResourceDesc */
+    [1247] = {0xbe1d, 137}, /* cuGetErrorName */
+    [1249] = {0x79cd, 451}, /* cuStreamGetCtx */
+    [1252] = {0x3d44, 190}, /* cuGraphGetNodes */
+    [1269] = {0xa870, 510}, /* cuThreadExchangeStreamCaptureMode */
+    [1281] = {0x93fe, 374}, /* cuMemcpyDtoHAsync */
     [1282] = {0x274f, 4}, /* cuArrayDestroy */
-    [1286] = {0xbdbf, 172}, /* cuGraphExternalSemaphoresSignalNodeGetParams */
-    [1306] = {0x2aba, 85}, /* cuEGLStreamConsumerAcquireFrame */
-    [1307] = {0x5994, 149}, /* cuGraphConditionalHandleCreate */
-    [1317] = {0x5fea, 197}, /* cuGraphNodeGetDependencies */
-    [1320] = {0x1709, 213}, /* cuGraphicsResourceGetMappedPointer */
-    [1326] = {0xc579, 117}, /* cuGLGetDevices */
-    [1328] = {0xc7f5, 125}, /* cuGLUnregisterBufferObject */
-    [1331] = {0x2703, 193}, /* cuGraphMemcpyNodeSetParams */
-    [1333] = {0x4a6b, 145}, /* cuGraphBatchMemOpNodeGetParams */
-    [1341] = {0x4d48, 458}, /* cuTexRefGetMipmappedArray */
-    [1342] = {0x72e5, 14}, /* cuCheckpointProcessUnlock */
-    [1345] = {0xf97f, 95}, /* cuEventCreateFromEGLSync */
-    [1346] = {0xc0e, 139}, /* cuGraphAddKernelNode */
-    [1347] = {0xd1eb, 199}, /* cuGraphNodeGetEnabled */
-    [1355] = {0x3ef0, 91}, /* cuEGLStreamProducerDisconnect */
-    [1358] = {0x6818, 113}, /* cuFuncSetCacheConfig */
-    [1359] = {0xe995, 425}, /* cuStreamUpdateCaptureDependencies */
-    [1365] = {0x3620, 362}, /* cuMipmappedArrayDestroy */
-    [1368] = {0x4166, 23}, /* cuCtxDisablePeerAccess */
-    [1373] = {0x1946, 183}, /* cuGraphInstantiateWithParams */
-    [1376] = {0xd9cc, 74}, /* cuDevicePrimaryCtxGetState */
-    [1383] = {0xc089, 440}, /* cuTexObjectCreate */
-    [1402] = {0xb58, 408}, /* cuStreamCopyAttributes */
-    [1410] = {0xb562, 294}, /* cuMemGetMemPool */
-    [1411] = {0xef7e, 142}, /* cuGraphAddMemcpyNode */
-    [1412] = {0xb6e4, 386}, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
-    [1413] = {0x9448, 473}, /* cuUserObjectCreate */
-    [1415] = {0xa23a, 97}, /* cuEventElapsedTime */
-    [1416] = {0xd715, 270}, /* cuMemAddressFree */
-    [1427] = {0x2106, 39}, /* cuCtxRecordEvent */
-    [1428] = {0x843b, 68}, /* cuDeviceGetP2PAttribute */
-    [1434] = {0x85b6, 31}, /* cuCtxGetExecAffinity */
-    [1435] = {0xb7c3, 241}, /* cuKernelSetCacheConfig */
-    [1442] = {0xfbf8, 243}, /* cuLaunchCooperativeKernel */
-    [1448] = {0xeac6, 479}, /* cuWaitExternalSemaphoresAsync */
-    [1450] = {0x848f, 202}, /* cuGraphNodeSetParams */
+    [1286] = {0xbdbf, 184}, /* cuGraphExternalSemaphoresSignalNodeGetParams */
+    [1306] = {0x2aba, 94}, /* cuEGLStreamConsumerAcquireFrame */
+    [1307] = {0x5994, 160}, /* cuGraphConditionalHandleCreate */
+    [1317] = {0x5fea, 211}, /* cuGraphNodeGetDependencies */
+    [1320] = {0x1709, 230}, /* cuGraphicsResourceGetMappedPointer */
+    [1326] = {0xc579, 128}, /* cuGLGetDevices */
+    [1328] = {0xc7f5, 136}, /* cuGLUnregisterBufferObject */
+    [1331] = {0x2703, 206}, /* cuGraphMemcpyNodeSetParams */
+    [1333] = {0x4a6b, 156}, /* cuGraphBatchMemOpNodeGetParams */
+    [1341] = {0x4d48, 496}, /* cuTexRefGetMipmappedArray */
+    [1342] = {0x72e5, 15}, /* cuCheckpointProcessUnlock */
+    [1344] = {0xc133, 324}, /* cuMemGetLocationInfo */
+    [1345] = {0xf97f, 104}, /* cuEventCreateFromEGLSync */
+    [1346] = {0xc0e, 150}, /* cuGraphAddKernelNode */
+    [1347] = {0xd1eb, 213}, /* cuGraphNodeGetEnabled */
+    [1355] = {0x3ef0, 100}, /* cuEGLStreamProducerDisconnect */
+    [1358] = {0x6818, 124}, /* cuFuncSetCacheConfig */
+    [1359] = {0xe995, 462}, /* cuStreamUpdateCaptureDependencies */
+    [1365] = {0x3620, 395}, /* cuMipmappedArrayDestroy */
+    [1368] = {0x4166, 28}, /* cuCtxDisablePeerAccess */
+    [1373] = {0x1946, 196}, /* cuGraphInstantiateWithParams */
+    [1376] = {0xd9cc, 83}, /* cuDevicePrimaryCtxGetState */
+    [1383] = {0xc089, 478}, /* cuTexObjectCreate */
+    [1402] = {0x8a00, 215}, /* cuGraphNodeGetParams */
+    [1403] = {0xb58, 443}, /* cuStreamCopyAttributes */
+    [1410] = {0xb562, 325}, /* cuMemGetMemPool */
+    [1411] = {0xef7e, 153}, /* cuGraphAddMemcpyNode */
+    [1412] = {0xb6e4, 419}, /* cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags */
+    [1413] = {0x9448, 511}, /* cuUserObjectCreate */
+    [1414] = {0x7ee7, 284}, /* cuLogicalEndpointBindAddr */
+    [1415] = {0xa23a, 106}, /* cuEventElapsedTime */
+    [1416] = {0xd715, 300}, /* cuMemAddressFree */
+    [1427] = {0x2106, 44}, /* cuCtxRecordEvent */
+    [1428] = {0x843b, 77}, /* cuDeviceGetP2PAttribute */
+    [1434] = {0x85b6, 36}, /* cuCtxGetExecAffinity */
+    [1435] = {0xb7c3, 259}, /* cuKernelSetCacheConfig */
+    [1442] = {0xfbf8, 261}, /* cuLaunchCooperativeKernel */
+    [1448] = {0xeac6, 517}, /* cuWaitExternalSemaphoresAsync */
+    [1450] = {0x848f, 219}, /* cuGraphNodeSetParams */
     [1453] = {0x9bf0, 5}, /* cuArrayGetDescriptor */
-    [1467] = {0xe7b1, 61}, /* cuDeviceGetGraphMemAttribute */
-    [1468] = {0x2dfd, 83}, /* cuDeviceUnregisterAsyncNotification */
+    [1467] = {0xe7b1, 70}, /* cuDeviceGetGraphMemAttribute */
+    [1468] = {0x2dfd, 92}, /* cuDeviceUnregisterAsyncNotification */
     [1477] = {0x3569, 6}, /* cuArrayGetMemoryRequirements */
-    [1478] = {0xff52, 221}, /* cuGreenCtxDestroy */
-    [1495] = {0x359b, 25}, /* cuCtxFromGreenCtx */
-    [1498] = {0x2913, 303}, /* cuMemPoolCreate */
-    [1499] = {0x3d21, 372}, /* cuModuleGetTexRef */
-    [1506] = {0xa390, 451}, /* cuTexRefGetFilterMode */
-    [1509] = {0xf449, 195}, /* cuGraphMemsetNodeSetParams */
-    [1511] = {0xecd3, 478}, /* cuWGLGetDevice */
-    [1514] = {0x19ba, 180}, /* cuGraphHostNodeSetParams */
-    [1516] = {0x843, 361}, /* cuMipmappedArrayCreate */
-    [1517] = {0x9e97, 165}, /* cuGraphExecGetFlags */
+    [1478] = {0xff52, 238}, /* cuGreenCtxDestroy */
+    [1495] = {0x359b, 30}, /* cuCtxFromGreenCtx */
+    [1498] = {0x2913, 334}, /* cuMemPoolCreate */
+    [1499] = {0x3d21, 405}, /* cuModuleGetTexRef */
+    [1506] = {0xa390, 489}, /* cuTexRefGetFilterMode */
+    [1509] = {0xf449, 208}, /* cuGraphMemsetNodeSetParams */
+    [1511] = {0xecd3, 516}, /* cuWGLGetDevice */
+    [1514] = {0x19ba, 193}, /* cuGraphHostNodeSetParams */
+    [1516] = {0x843, 394}, /* cuMipmappedArrayCreate */
+    [1517] = {0x9e97, 176}, /* cuGraphExecGetFlags */
     [1520] = {0x12ce, 1}, /* cuArray3DCreate */
-    [1523] = {0x7f0f, 59}, /* cuDeviceGetDevResource */
-    [1525] = {0x80d9, 163}, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
-    [1535] = {0x1b8c, 182}, /* cuGraphInstantiateWithFlags */
-    [1539] = {0x34e4, 407}, /* cuStreamBeginCaptureToGraph */
-    [1543] = {0xae74, 102}, /* cuExternalMemoryGetMappedBuffer */
-    [1544] = {0xcdbc, 273}, /* cuMemAlloc */
-    [1547] = {0x54c9, 41}, /* cuCtxSetCacheConfig */
-    [1564] = {0x7b84, 239}, /* cuKernelGetParamInfo */
-    [1565] = {0x1d3a, 347}, /* cuMemcpyPeer */
-    [1571] = {0xb7d5, 187}, /* cuGraphKernelNodeSetAttribute */
-    [1574] = {0x166b, 146}, /* cuGraphBatchMemOpNodeSetParams */
-    [1576] = {0xabfd, 175}, /* cuGraphExternalSemaphoresWaitNodeSetParams */
-    [1588] = {0xb8fe, 185}, /* cuGraphKernelNodeGetAttribute */
-    [1600] = {0x3b7a, 38}, /* cuCtxPushCurrent */
-    [1605] = {0x4cbf, 225}, /* cuGreenCtxStreamCreate */
-    [1607] = {0x2d98, 181}, /* cuGraphInstantiate */
-    [1608] = {0x6805, 356}, /* cuMemsetD2D8Async */
-    [1630] = {0x50a6, 78}, /* cuDevicePrimaryCtxSetFlags */
-    [1631] = {0xb161, 224}, /* cuGreenCtxRecordEvent */
-    [1636] = {0xa87, 305}, /* cuMemPoolExportPointer */
-    [1637] = {0x44e2, 157}, /* cuGraphEventWaitNodeSetEvent */
-    [1638] = {0x812e, 424}, /* cuStreamSynchronize */
-    [1639] = {0x2c84, 430}, /* cuStreamWriteValue64 */
+    [1523] = {0x7f0f, 67}, /* cuDeviceGetDevResource */
+    [1525] = {0x80d9, 174}, /* cuGraphExecExternalSemaphoresSignalNodeSetParams */
+    [1535] = {0x1b8c, 195}, /* cuGraphInstantiateWithFlags */
+    [1539] = {0x34e4, 441}, /* cuStreamBeginCaptureToGraph */
+    [1543] = {0xae74, 111}, /* cuExternalMemoryGetMappedBuffer */
+    [1544] = {0xcdbc, 303}, /* cuMemAlloc */
+    [1547] = {0x54c9, 46}, /* cuCtxSetCacheConfig */
+    [1564] = {0x7b84, 257}, /* cuKernelGetParamInfo */
+    [1565] = {0x1d3a, 379}, /* cuMemcpyPeer */
+    [1571] = {0xb7d5, 200}, /* cuGraphKernelNodeSetAttribute */
+    [1574] = {0x166b, 157}, /* cuGraphBatchMemOpNodeSetParams */
+    [1576] = {0xabfd, 187}, /* cuGraphExternalSemaphoresWaitNodeSetParams */
+    [1579] = {0x59c7, 56}, /* cuDevSmResourceSplit */
+    [1588] = {0xb8fe, 198}, /* cuGraphKernelNodeGetAttribute */
+    [1589] = {0x5d1a, 290}, /* cuLogicalEndpointIdRelease */
+    [1600] = {0x3b7a, 43}, /* cuCtxPushCurrent */
+    [1605] = {0x4cbf, 242}, /* cuGreenCtxStreamCreate */
+    [1607] = {0x2d98, 194}, /* cuGraphInstantiate */
+    [1608] = {0x6805, 389}, /* cuMemsetD2D8Async */
+    [1630] = {0x50a6, 87}, /* cuDevicePrimaryCtxSetFlags */
+    [1631] = {0xb161, 241}, /* cuGreenCtxRecordEvent */
+    [1636] = {0xa87, 336}, /* cuMemPoolExportPointer */
+    [1637] = {0x44e2, 168}, /* cuGraphEventWaitNodeSetEvent */
+    [1638] = {0x812e, 461}, /* cuStreamSynchronize */
+    [1639] = {0x2c84, 467}, /* cuStreamWriteValue64 */
     [1647] = {0xc1df, 8}, /* cuArrayGetSparseProperties */
-    [1648] = {0xba50, 49}, /* cuDestroyExternalSemaphore */
-    [1658] = {0xfbd5, 226}, /* cuGreenCtxWaitEvent */
-    [1661] = {0xb7a3, 32}, /* cuCtxGetFlags */
-    [1669] = {0x513e, 151}, /* cuGraphDebugDotPrint */
-    [1670] = {0xf4cd, 208}, /* cuGraphicsGLRegisterBuffer */
-    [1671] = {0xef4b, 281}, /* cuMemDiscardAndPrefetchBatchAsync */
-    [1672] = {0x9d31, 293}, /* cuMemGetInfo */
-    [1673] = {0x128d, 184}, /* cuGraphKernelNodeCopyAttributes */
-    [1676] = {0xf1da, 201}, /* cuGraphNodeSetEnabled */
-    [1695] = {0xfbec, 156}, /* cuGraphEventWaitNodeGetEvent */
-    [1701] = {0x5982, 176}, /* cuGraphGetEdges */
-    [1704] = {0x7792, 345}, /* cuMemcpyHtoD */
-    [1709] = {0xc72, 54}, /* cuDeviceGet */
-    [1714] = {0xd057, 13}, /* cuCheckpointProcessRestore */
-    [1723] = {0xf5aa, 196}, /* cuGraphNodeFindInClone */
-    [1724] = {0xc54c, 378}, /* cuMulticastAddDevice */
-    [1725] = {0x1756, 474}, /* cuUserObjectRelease */
-    [1728] = {0x431f, 28}, /* cuCtxGetCurrent */
-    [1729] = {0x45c1, 352}, /* cuMemsetD2D16Async */
-    [1731] = {0xdb5f, 427}, /* cuStreamWaitValue32 */
-    [1732] = {0x55a9, 318}, /* cuMemRelease */
-    [1735] = {0x28f2, 364}, /* cuMipmappedArrayGetMemoryRequirements */
-    [1740] = {0x911f, 223}, /* cuGreenCtxGetId */
-    [1741] = {0xa696, 341}, /* cuMemcpyDtoH */
-    [1746] = {0xaa84, 287}, /* cuMemGetAccess */
-    [1747] = {0x9db5, 350}, /* cuMemsetD16Async */
-    [1751] = {0x989c, 127}, /* cuGetErrorString */
-    [1752] = {0x77a5, 477}, /* cuVDPAUGetDevice */
-    [1761] = {0x8359, 162}, /* cuGraphExecEventWaitNodeSetEvent */
-    [1767] = {0x16c6, 178}, /* cuGraphGetRootNodes */
-    [1771] = {0xc707, 449}, /* cuTexRefGetArray */
-    [1772] = {0xa696, 339}, /* cuMemcpyDtoD */
-    [1773] = {0xed92, 327}, /* cuMemcpy3D */
-    [1778] = {0x62f0, 463}, /* cuTexRefSetBorderColor */
-    [1781] = {0x3134, 63}, /* cuDeviceGetLuid */
-    [1785] = {0xf9cd, 58}, /* cuDeviceGetDefaultMemPool */
-    [1789] = {0x3169, 45}, /* cuCtxSetSharedMemConfig */
-    [1792] = {0xe56e, 214}, /* cuGraphicsResourceSetMapFlags */
-    [1812] = {0xb9e4, 291}, /* cuMemGetDefaultMemPool */
-    [1820] = {0x7f3e, 19}, /* cuCtxAttach */
-    [1829] = {0xf802, 141}, /* cuGraphAddMemFreeNode */
-    [1830] = {0x6cb2, 370}, /* cuModuleGetLoadingMode */
-    [1835] = {0x5d85, 11}, /* cuCheckpointProcessGetState */
-    [1837] = {0x617e, 230}, /* cuIpcCloseMemHandle */
-    [1842] = {0x5d7e, 103}, /* cuExternalMemoryGetMappedMipmappedArray */
-    [1843] = {0x8bdc, 470}, /* cuTexRefSetMipmapLevelClamp */
-    [1844] = {0x3557, 382}, /* cuMulticastGetGranularity */
-    [1845] = {0x5a6c, 411}, /* cuStreamDestroy */
-    [1846] = {0x26fc, 279}, /* cuMemBatchDecompressAsync */
-    [1847] = {0x121a, 354}, /* cuMemsetD2D32Async */
-    [1848] = {0xd929, 144}, /* cuGraphAddNode */
-    [1849] = {0xf086, 453}, /* cuTexRefGetFormat */
-    [1855] = {0x5652, 355}, /* cuMemsetD2D8 */
-    [1861] = {0xb84c, 207}, /* cuGraphicsEGLRegisterImage */
-    [1872] = {0xdb5f, 428}, /* cuStreamWaitValue64 */
-    [1877] = {0x147, 457}, /* cuTexRefGetMipmapLevelClamp */
-    [1890] = {0xf0fc, 290}, /* cuMemGetAllocationPropertiesFromHandle */
-    [1898] = {0xe691, 140}, /* cuGraphAddMemAllocNode */
-    [1903] = {0x1e92, 421}, /* cuStreamIsCapturing */
-    [1907] = {0xf97a, 48}, /* cuDestroyExternalMemory */
-    [1908] = {0x304, 62}, /* cuDeviceGetHostAtomicCapabilities */
-    [1909] = {0xdea6, 122}, /* cuGLSetBufferObjectMapFlags */
-    [1910] = {0xf781, 417}, /* cuStreamGetFlags */
-    [1915] = {0x4158, 263}, /* cuLinkCreate */
-    [1919] = {0xea51, 204}, /* cuGraphRemoveDependencies */
-    [1920] = {0x2da3, 326}, /* cuMemcpy2DUnaligned */
-    [1928] = {0xb6e2, 198}, /* cuGraphNodeGetDependentNodes */
-    [1933] = {0x2adf, 64}, /* cuDeviceGetMemPool */
-    [1934] = {0x7217, 84}, /* cuDriverGetVersion */
-    [1935] = {0x3213, 274}, /* cuMemAllocAsync */
-    [1939] = {0x54fd, 337}, /* cuMemcpyBatchAsync */
-    [1955] = {0xd818, 228}, /* cuImportExternalSemaphore */
-    [1958] = {0x9352, 82}, /* cuDeviceTotalMem */
-    [1967] = {0x3e38, 413}, /* cuStreamGetAttribute */
-    [1968] = {0xd4ee, 66}, /* cuDeviceGetNvSciSyncAttributes */
-    [1974] = {0xbd22, 390}, /* cuOccupancyMaxPotentialClusterSize */
-    [1976] = {0x861, 128}, /* cuGetExportTable */
-    [1977] = {0xa895, 340}, /* cuMemcpyDtoDAsync */
-    [1978] = {0xf77f, 375}, /* cuModuleLoadDataEx */
-    [1983] = {0xbfe9, 377}, /* cuModuleUnload */
-    [2002] = {0x6833, 406}, /* cuStreamBeginCapture */
-    [2009] = {0x93c1, 396}, /* cuPointerGetAttribute */
-    [2015] = {0xac23, 170}, /* cuGraphExecNodeSetParams */
-    [2018] = {0x348e, 96}, /* cuEventDestroy */
-    [2019] = {0xe01f, 152}, /* cuGraphDestroy */
-    [2022] = {0xe644, 192}, /* cuGraphMemcpyNodeGetParams */
-    [2023] = {0x7d82, 460}, /* cuTexRefSetAddress2D */
-    [2027] = {0x645f, 236}, /* cuKernelGetFunction */
-    [2031] = {0x14f1, 155}, /* cuGraphEventRecordNodeSetEvent */
-    [2033] = {0x48f8, 190}, /* cuGraphMemAllocNodeGetParams */
-    [2038] = {0xd18, 160}, /* cuGraphExecDestroy */
-    [2039] = {0x381c, 219}, /* cuGraphicsVDPAURegisterVideoSurface */
-    [2045] = {0x9fe7, 264}, /* cuLinkDestroy */
-    [2046] = {0xc7b, 158}, /* cuGraphExecBatchMemOpNodeSetParams */
-    [2047] = {0xf4d9, 448}, /* cuTexRefGetAddressMode */
+    [1648] = {0xba50, 54}, /* cuDestroyExternalSemaphore */
+    [1658] = {0xfbd5, 243}, /* cuGreenCtxWaitEvent */
+    [1661] = {0xb7a3, 37}, /* cuCtxGetFlags */
+    [1669] = {0x513e, 162}, /* cuGraphDebugDotPrint */
+    [1670] = {0xf4cd, 225}, /* cuGraphicsGLRegisterBuffer */
+    [1671] = {0xef4b, 311}, /* cuMemDiscardAndPrefetchBatchAsync */
+    [1672] = {0xce29, 283}, /* cuLogicalEndpointAddDevice */
+    [1673] = {0x128d, 197}, /* cuGraphKernelNodeCopyAttributes */
+    [1674] = {0x9d31, 323}, /* cuMemGetInfo */
+    [1676] = {0xf1da, 218}, /* cuGraphNodeSetEnabled */
+    [1695] = {0xfbec, 167}, /* cuGraphEventWaitNodeGetEvent */
+    [1701] = {0x5982, 188}, /* cuGraphGetEdges */
+    [1704] = {0x7792, 377}, /* cuMemcpyHtoD */
+    [1708] = {0xd22b, 477}, /* cuTensorMapSetAllocationClass */
+    [1709] = {0xc72, 60}, /* cuDeviceGet */
+    [1714] = {0xd057, 14}, /* cuCheckpointProcessRestore */
+    [1723] = {0xf5aa, 209}, /* cuGraphNodeFindInClone */
+    [1724] = {0xc54c, 411}, /* cuMulticastAddDevice */
+    [1725] = {0x1756, 512}, /* cuUserObjectRelease */
+    [1728] = {0x431f, 33}, /* cuCtxGetCurrent */
+    [1729] = {0x45c1, 385}, /* cuMemsetD2D16Async */
+    [1731] = {0xdb5f, 464}, /* cuStreamWaitValue32 */
+    [1732] = {0x55a9, 349}, /* cuMemRelease */
+    [1735] = {0x28f2, 397}, /* cuMipmappedArrayGetMemoryRequirements */
+    [1740] = {0x911f, 240}, /* cuGreenCtxGetId */
+    [1741] = {0xa696, 373}, /* cuMemcpyDtoH */
+    [1746] = {0xaa84, 317}, /* cuMemGetAccess */
+    [1747] = {0x9db5, 383}, /* cuMemsetD16Async */
+    [1751] = {0x989c, 138}, /* cuGetErrorString */
+    [1752] = {0x77a5, 515}, /* cuVDPAUGetDevice */
+    [1761] = {0x8359, 173}, /* cuGraphExecEventWaitNodeSetEvent */
+    [1767] = {0x16c6, 191}, /* cuGraphGetRootNodes */
+    [1771] = {0xc707, 487}, /* cuTexRefGetArray */
+    [1772] = {0xa696, 371}, /* cuMemcpyDtoD */
+    [1773] = {0xed92, 358}, /* cuMemcpy3D */
+    [1774] = {0xf89e, 287}, /* cuLogicalEndpointDestroy */
+    [1778] = {0x62f0, 501}, /* cuTexRefSetBorderColor */
+    [1781] = {0x3134, 72}, /* cuDeviceGetLuid */
+    [1785] = {0xf9cd, 66}, /* cuDeviceGetDefaultMemPool */
+    [1789] = {0x3169, 50}, /* cuCtxSetSharedMemConfig */
+    [1792] = {0xe56e, 231}, /* cuGraphicsResourceSetMapFlags */
+    [1812] = {0xb9e4, 321}, /* cuMemGetDefaultMemPool */
+    [1820] = {0x7f3e, 24}, /* cuCtxAttach */
+    [1829] = {0xf802, 152}, /* cuGraphAddMemFreeNode */
+    [1830] = {0x6cb2, 403}, /* cuModuleGetLoadingMode */
+    [1835] = {0x5d85, 12}, /* cuCheckpointProcessGetState */
+    [1837] = {0x617e, 247}, /* cuIpcCloseMemHandle */
+    [1842] = {0x5d7e, 112}, /* cuExternalMemoryGetMappedMipmappedArray */
+    [1843] = {0x8bdc, 508}, /* cuTexRefSetMipmapLevelClamp */
+    [1844] = {0x3557, 415}, /* cuMulticastGetGranularity */
+    [1845] = {0x5a6c, 446}, /* cuStreamDestroy */
+    [1846] = {0x9190, 20}, /* cuCoredumpRegisterCompleteCallback */
+    [1847] = {0x26fc, 309}, /* cuMemBatchDecompressAsync */
+    [1848] = {0xd929, 155}, /* cuGraphAddNode */
+    [1849] = {0x121a, 387}, /* cuMemsetD2D32Async */
+    [1850] = {0xf086, 491}, /* cuTexRefGetFormat */
+    [1855] = {0x5652, 388}, /* cuMemsetD2D8 */
+    [1861] = {0xb84c, 224}, /* cuGraphicsEGLRegisterImage */
+    [1872] = {0xdb5f, 465}, /* cuStreamWaitValue64 */
+    [1877] = {0x147, 495}, /* cuTexRefGetMipmapLevelClamp */
+    [1890] = {0xf0fc, 320}, /* cuMemGetAllocationPropertiesFromHandle */
+    [1898] = {0xe691, 151}, /* cuGraphAddMemAllocNode */
+    [1903] = {0x1e92, 458}, /* cuStreamIsCapturing */
+    [1907] = {0xf97a, 53}, /* cuDestroyExternalMemory */
+    [1908] = {0x304, 71}, /* cuDeviceGetHostAtomicCapabilities */
+    [1909] = {0xdea6, 133}, /* cuGLSetBufferObjectMapFlags */
+    [1910] = {0xf781, 454}, /* cuStreamGetFlags */
+    [1915] = {0x4158, 281}, /* cuLinkCreate */
+    [1919] = {0xea51, 221}, /* cuGraphRemoveDependencies */
+    [1920] = {0x2da3, 357}, /* cuMemcpy2DUnaligned */
+    [1928] = {0xb6e2, 212}, /* cuGraphNodeGetDependentNodes */
+    [1933] = {0x2adf, 73}, /* cuDeviceGetMemPool */
+    [1934] = {0x7217, 93}, /* cuDriverGetVersion */
+    [1935] = {0x3213, 304}, /* cuMemAllocAsync */
+    [1939] = {0x54fd, 369}, /* cuMemcpyBatchAsync */
+    [1955] = {0xd818, 245}, /* cuImportExternalSemaphore */
+    [1958] = {0x9352, 91}, /* cuDeviceTotalMem */
+    [1967] = {0x3e38, 449}, /* cuStreamGetAttribute */
+    [1968] = {0xd4ee, 75}, /* cuDeviceGetNvSciSyncAttributes */
+    [1974] = {0xbd22, 423}, /* cuOccupancyMaxPotentialClusterSize */
+    [1976] = {0x861, 139}, /* cuGetExportTable */
+    [1977] = {0xa895, 372}, /* cuMemcpyDtoDAsync */
+    [1978] = {0xf77f, 408}, /* cuModuleLoadDataEx */
+    [1983] = {0xbfe9, 410}, /* cuModuleUnload */
+    [2000] = {0xc70d, 214}, /* cuGraphNodeGetLocalId */
+    [2002] = {0x6833, 439}, /* cuStreamBeginCapture */
+    [2009] = {0x93c1, 429}, /* cuPointerGetAttribute */
+    [2015] = {0xac23, 182}, /* cuGraphExecNodeSetParams */
+    [2018] = {0x348e, 105}, /* cuEventDestroy */
+    [2019] = {0xe01f, 163}, /* cuGraphDestroy */
+    [2022] = {0xe644, 205}, /* cuGraphMemcpyNodeGetParams */
+    [2023] = {0x7d82, 498}, /* cuTexRefSetAddress2D */
+    [2027] = {0x645f, 253}, /* cuKernelGetFunction */
+    [2031] = {0x14f1, 166}, /* cuGraphEventRecordNodeSetEvent */
+    [2033] = {0x48f8, 203}, /* cuGraphMemAllocNodeGetParams */
+    [2038] = {0xd18, 171}, /* cuGraphExecDestroy */
+    [2039] = {0x381c, 236}, /* cuGraphicsVDPAURegisterVideoSurface */
+    [2045] = {0x9fe7, 282}, /* cuLinkDestroy */
+    [2046] = {0xc7b, 169}, /* cuGraphExecBatchMemOpNodeSetParams */
+    [2047] = {0xf4d9, 486}, /* cuTexRefGetAddressMode */
 };

@@ -27,7 +27,7 @@
 #define SHIM_REST __attribute__((section(".bss.rest")))
 
 /* A slot of a hash table of names: the low half of the hash, and an index plus one (0: free). */
-#define SHIM_MAX_ENTRIES 704
+#define SHIM_MAX_ENTRIES 768
 #define SHIM_SLOT_BITS 11 /* as in native/abi/symbol-hash.ts */
 #define SHIM_SLOTS (1u << SHIM_SLOT_BITS)
 struct shim_slot {
