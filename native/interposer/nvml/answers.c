@@ -46,7 +46,7 @@ nvml_abi_return cot_nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_abi_devic
 /* Handles of the granted GPUs that the driver shows, in the order of the grant, which is CUDA's as well. In a container
  * these are all GPUs; a process on a plain machine sees more, and lists its own. */
 static unsigned granted(nvml_abi_device *handles) {
-    nvml_abi_device of_grant[COT_MAX_GPUS] = {0}, device;
+    nvml_abi_device of_grant[COT_MAX_GPUS] = {0}, device = NULL;
     unsigned all = 0, found = 0;
     uint32_t gpu;
     if (CALL_REAL(nvmlDeviceGetCount_v2, &all) != NVML_ABI_SUCCESS) return 0;

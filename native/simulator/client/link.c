@@ -103,7 +103,9 @@ int sim_link_connect(const char *folder, uint64_t role, uint64_t types, int *fac
         *doorbell_fd = fds[1];
         return fd;
     }
-    for (int i = 0; i < count; i++) close(fds[i]);
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+    }
     close(fd);
     errno = failed;
     return -1;
