@@ -184,8 +184,8 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
 
 /** A service account of our namespace is limited to its role, and the audit log has its requests and no others. */
 async function auditsRequests(t: ExecutionContext, bed: Bed): Promise<void> {
-  const metadata = { name: 'somebody', namespace: NAMESPACE };
-  const account = { kind: 'ServiceAccount', name: 'somebody', namespace: NAMESPACE };
+  const metadata = { name: 'auditee', namespace: NAMESPACE };
+  const account = { kind: 'ServiceAccount', name: 'auditee', namespace: NAMESPACE };
   const rbac = 'rbac.authorization.k8s.io';
   bed.apply(
     namespaceOf(NAMESPACE),
@@ -193,29 +193,29 @@ async function auditsRequests(t: ExecutionContext, bed: Bed): Promise<void> {
     {
       apiVersion: `${rbac}/v1`,
       kind: 'ClusterRole',
-      metadata: { name: 'somebody' },
+      metadata: { name: 'auditee' },
       rules: [{ apiGroups: [''], resources: ['pods', 'pods/log'], verbs: ['get', 'list'] }],
     },
     {
       apiVersion: `${rbac}/v1`,
       kind: 'ClusterRoleBinding',
-      metadata: { name: 'somebody' },
-      roleRef: { apiGroup: rbac, kind: 'ClusterRole', name: 'somebody' },
+      metadata: { name: 'auditee' },
+      roleRef: { apiGroup: rbac, kind: 'ClusterRole', name: 'auditee' },
       subjects: [account],
     },
   );
-  const token = bed.kubectl('-n', NAMESPACE, 'create', 'token', 'somebody').out.trim();
+  const token = bed.kubectl('-n', NAMESPACE, 'create', 'token', 'auditee').out.trim();
   t.is(bed.kubectl('--token', token, 'get', 'pod', 'two').code, 0);
   t.is(bed.kubectl('--token', token, 'logs', 'two').out, 'here\n');
   t.not(bed.kubectl('--token', token, 'get', 'secrets').code, 0);
-  const name = `system:serviceaccount:${NAMESPACE}:somebody`;
+  const name = `system:serviceaccount:${NAMESPACE}:auditee`;
   const found = await eventually(async () => {
     const now = await lookAtPermissions(bed, NAMESPACE);
     return now.denied.length > 0 ? now : undefined;
   }, 'the refusal is in the audit');
   t.deepEqual(found, {
     held: 4,
-    unused: [`${name}: list pods (role somebody)`, `${name}: list pods/log (role somebody)`],
+    unused: [`${name}: list pods (role auditee)`, `${name}: list pods/log (role auditee)`],
     denied: [`${name}: list secrets in default`],
   });
 }

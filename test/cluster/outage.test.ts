@@ -119,7 +119,7 @@ onCluster('without the webhook plain pods start and GPU pods are refused', async
   const { status, body } = await create(bed, slice('refused'));
   t.is(status, 500);
   const { message } = body as { message: string };
-  t.log(`a pod with a share is told: ${message}`);
+  t.log(`the message on a pod with a share: ${message}`);
   t.regex(
     message,
     /failed calling webhook "(?:inject|validate)\.cotenant\.io".*(?:no endpoints available|connection refused|no route)/,
@@ -186,7 +186,7 @@ onCluster('of two pods bound beyond the memory of a GPU the second waits for the
   await untilRunning(bed, 'first', TEAM);
   await bindByHand('second');
   const { message } = await event(bed, 'second', /would be overcommitted/);
-  t.log(`the second pod is told: ${message}`);
+  t.log(`the message on the second pod: ${message}`);
   t.regex(
     message,
     new RegExp(
@@ -214,7 +214,7 @@ onCluster('without the agent GPU pods wait to start and to terminate', async (t,
     'late',
     /cotenant\.io.*(?:connect: connection refused|no such file or directory|not found in the list of registered CSI drivers)/,
   );
-  t.log(`a new pod is told: ${found.reason}: ${found.message}`);
+  t.log(`the message on a new pod: ${found.reason}: ${found.message}`);
   await remove(bed, 'waits');
   const ending = await untilPod(
     bed,
@@ -243,7 +243,7 @@ onCluster('without the CSIDriver object GPU pods wait, and start when it is back
   t.is((await bed.api.ask('DELETE', `${path}/cotenant.io`)).status, 200);
   await must(bed, slice('driverless'));
   const found = await event(bed, 'driverless', /CSIDriver/);
-  t.log(`a new pod is told: ${found.message}`);
+  t.log(`the message on a new pod: ${found.message}`);
   await isLimited(t, bed, 'steady');
   const again = {
     apiVersion: 'storage.k8s.io/v1',

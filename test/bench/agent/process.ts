@@ -68,7 +68,7 @@ export function residentByKinds(pids: readonly number[]): Kinds {
 }
 
 const MB = 1e6;
-/** As the goals are told. */
+/** The unit of the goals. */
 export const mbOf = ({ mib }: Pick<Cost, 'mib'>): number => (mib * MIB) / MB;
 
 export type Cost = { readonly cores: number; readonly mib: number };

@@ -26,7 +26,7 @@ const windowsOf = (form: Form, served: Served): Windows =>
 async function alone(law: Law, { form, kernelUs, percent }: Case, seconds: number): Promise<Windows> {
   const spread = kernelUs > 5000 ? { spread: 'fixed' } : {};
   const [served] = await runLab({ law, seconds, tenants: [{ form, kernelUs, percent, more: spread }] });
-  if (!served) throw new Error('the laboratory served nobody');
+  if (!served) throw new Error('the laboratory served no container');
   return windowsOf(form, served);
 }
 

@@ -161,7 +161,7 @@ onCluster('compute policies come from labels and annotations and change under lo
     (await eventsOf(bed, 'one', 'team')).filter(({ reason }) => reason === 'GPUComputeChangeRefused');
   const [refusal] = await eventually(
     async () => [await refusals()].find((found) => found.length > 0),
-    'the pod is told',
+    'the pod has an Event',
   );
   t.regex(
     refusal?.message ?? '',

@@ -70,7 +70,7 @@ function startFaces(t: ExecutionContext, bed: Bed) {
           reports
             .slice(from)
             .find((line): line is Extract<FaceReport, { kind: K }> => line.kind === kind && good(line as never)),
-        `${kind} is told`,
+        `${kind} is reported`,
         ms,
       ),
     async order(order: Order) {
@@ -295,7 +295,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     t.regex(without.problem ?? '', /libnvidia-ml/);
     t.deepEqual(passedBy('late'), []);
     faces.signal('SIGCONT');
-    await eventually(() => passedBy('late').length > 0 || undefined, 'it is told');
+    await eventually(() => passedBy('late').length > 0 || undefined, 'it is reported');
     t.deepEqual(passedBy('late'), ['main']);
 
     // A removed container is reported, too.

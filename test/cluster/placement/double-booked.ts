@@ -74,7 +74,7 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
   const messageOf = (name: string) =>
     eventually(
       async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOvercommitted'),
-      `${name} is told`,
+      `${name} has an Event`,
       WAIT_MS,
     );
   t.is((await messageOf(first.metadata.name)).message, `${over(uuid(5, 0), 19)}; ${EVICTED}`);

@@ -148,7 +148,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await must(bed, 'DELETE', `${podPath('there')}?gracePeriodSeconds=0`);
   t.is(grantOf(await bound(bed, 'large')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
   await clear(bed);
-  step('told what is missing');
+  step('the message names what is missing');
 
   // A grant by another writer counts; an unreadable one closes the GPUs that it names; one without GPUs takes nothing.
   const forged = formatPodGrant({

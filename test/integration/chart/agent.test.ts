@@ -61,7 +61,7 @@ testWithHelm('only the node container is privileged and has devices, token and h
     t.like(pod, { hostPID: true, automountServiceAccountToken: false });
     const [node, exporter] = list(pod?.containers);
     t.like(node?.securityContext, { privileged: true, readOnlyRootFilesystem: true });
-    // Whoever runs as the user of others in the host's PID namespace may signal them.
+    // A process that runs as the user of others in the host's PID namespace may signal them.
     const own = 59_837;
     t.like(exporter?.securityContext, { ...STRICT, runAsUser: own, runAsGroup: own });
     const visible = (container: Json | undefined) =>

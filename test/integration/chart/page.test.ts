@@ -1,5 +1,5 @@
 // The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is
-// there only with it, and what Prometheus is told fits.
+// there only with it, and what Prometheus gets fits.
 
 import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
 import { exporter as exporterCommand } from '../../../src/cli/daemons/exporter.ts';
@@ -110,7 +110,7 @@ testWithHelm('Prometheus sends its own token only over HTTPS, unless plain HTTP 
   t.deepEqual(shown(open(REVIEW, { tokenInTheClear: true })), [undefined, true]);
   t.deepEqual(shown(open({ ...REVIEW, ...BEARER })), [undefined, false], 'a token that opens this page alone');
   t.deepEqual(shown(open({}, { tokenInTheClear: true })), [undefined, false]);
-  t.true(render({ agent: { exporter: REVIEW } }).ok, 'without a ServiceMonitor nobody is told to send anything');
+  t.true(render({ agent: { exporter: REVIEW } }).ok, 'without a ServiceMonitor no client is asked to send anything');
 });
 
 testWithHelm('the agent may evict pods only where that is configured', (t) => {

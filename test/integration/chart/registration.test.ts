@@ -1,6 +1,6 @@
-// The webhook's registrations: closed when it is down, narrow enough that nobody else notices, and wide enough that no
-// pod which the webhook would change or refuse gets past it. The last is held against the webhook itself, on random
-// pods.
+// The webhook's registrations: closed when it is down, narrow enough that no other request notices, and wide enough
+// that no pod which the webhook would change or refuse gets past it. The last is held against the webhook itself, on
+// random pods.
 import { X509Certificate } from 'node:crypto';
 import { readdirSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';

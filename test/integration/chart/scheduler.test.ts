@@ -1,4 +1,4 @@
-// The scheduler's part of the chart: that kube-scheduler, the extender, the webhook and the Lease are told of one
+// The scheduler's part of the chart: that kube-scheduler, the extender, the webhook and the Lease get one
 // another by the same names and ports, and who may do what.
 import { parse as parseYaml } from 'yaml';
 import { OWN_RESOURCES } from '../../../src/api/names.ts';

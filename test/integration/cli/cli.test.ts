@@ -12,7 +12,7 @@ import { MIB } from '../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 const place = groupHome();
-/** Of a server at a port where nobody listens. */
+/** Of a server at a port without a listener. */
 const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
 const COMMANDS = [
   'run',

@@ -203,7 +203,7 @@ const stopSeries = (
 testWithPrometheus('a moved container counts the GPUs at one time; a refusal or stop needs more', async (t) => {
   t.timeout(60_000);
   const end = HOURS * HOUR + 1;
-  /** Nobody scraped for half an hour; the range begins in it. */
+  /** No scrape for half an hour; the range begins in it. */
   const isScraped = (second: number) => second < 1.5 * HOUR || second >= 2 * HOUR;
   const series: RecordedSeries[] = [
     { metric: 'cotenant_up', labels: { job: 'cotenant', instance: 'node-1' }, at: () => 1 },
@@ -327,7 +327,7 @@ testWithPrometheus('a pod is one container on any node, with the last grant that
       labels: { job: 'cotenant', instance },
       at: () => 1,
     })),
-    // It moved, its share is smaller and held by nobody, and it was refused memory.
+    // It moved, its share is smaller and held by no container, and it was refused memory.
     ...containerSeries('moved', 'GPU-a', 0, moved, held(6000, 8192), on('node-1')),
     ...containerSeries('moved', 'GPU-a', 0, moved, share(0.5), { ...on('node-1'), enforced: 'true' }),
     ...containerSeries('moved', 'GPU-b', moved, end, held(2000, 3072), on('node-2')),

@@ -26,7 +26,8 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
     async () => ((await containersOf(agent, 'one'))[0]?.usedBytes ?? 0) > 1500 * MIB || undefined,
     'the block in a sample',
   );
-  // Below what it holds: requests are refused, nothing is taken away, nobody is stopped for it, and the GPU counts it.
+  // Below what it holds: requests are refused, nothing is taken away, no container is stopped for it, and the GPU
+  // counts it.
   t.is(set('local/one', '--gpu-memory', '1Gi').code, 0);
   t.is((await tell(tenant, `alloc ${MIB}`))[0], OUT_OF_MEMORY);
   const shrunk = Date.now();

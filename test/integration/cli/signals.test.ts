@@ -1,4 +1,4 @@
-// What a daemon does when it is told to end before it has begun, as happens to pods that are replaced while they start.
+// What a daemon does when it gets SIGTERM before it has begun, as happens to pods that are replaced while they start.
 // A process that is the first of its container hears nothing of a signal for which it has no handler, so it must have
 // one from the start.
 import { type ChildProcess, spawn } from 'node:child_process';
@@ -10,7 +10,7 @@ import test, { type ExecutionContext } from 'ava';
 import { eventually } from '../../support/native/node.ts';
 
 const CLI = join(import.meta.dirname, '../../../src/cli');
-/** Of a server at a port where nobody listens. */
+/** Of a server at a port without a listener. */
 const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
 
 function node(t: ExecutionContext, ...args: readonly string[]): { child: ChildProcess; ended: Promise<unknown[]> } {

@@ -87,7 +87,7 @@ testUnless('reason' in groups ? groups.reason : undefined)(
     const top = watch(t, process.execPath, [MAIN, 'top', '--state', agent.state, '--sort', 'name']);
     await eventually(
       () => /^ {2}1 {2}abababababab +\d+\/- +\d+% +- {2}none +NO GRANT$/m.test(top.said()) || undefined,
-      'it is told',
+      'it is reported',
     );
     const order = top
       .said()

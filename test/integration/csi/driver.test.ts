@@ -13,7 +13,7 @@ import { loggerTo } from '../../support/product/logger.ts';
 const UID = '0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b20';
 const OTHER = UID.replace('0f', '1f');
 
-/** One that gives no volumes, unless it is told what to do. */
+/** One that gives no volumes, unless a test says what to do. */
 async function start(t: ExecutionContext, publisher: Partial<Publisher> = {}, root = temporaryFolder(t)) {
   const problems: string[] = [];
   const calls: string[] = [];
@@ -191,7 +191,7 @@ test('sockets that cannot be made are reported once, and made when possible', as
   const { root, problems } = await start(t);
   rmSync(join(root, 'plugins'), { recursive: true });
   symlinkSync('/dev/null', join(root, 'plugins'));
-  await eventually(() => problems[0], 'it is told');
+  await eventually(() => problems[0], 'it is reported');
   t.regex(problems[0] ?? '', /^the kubelet cannot reach the CSI driver, retrying: /);
   rmSync(join(root, 'plugins'));
   const answered = async () => (await call(csiSocket(root), 'csi.v1.Node/NodeGetInfo')).code === status.OK || undefined;

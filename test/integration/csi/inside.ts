@@ -270,7 +270,7 @@ const scenarios: Record<string, () => unknown> = {
     publish();
     markPublished(native, target);
     const before = [isMounted(target), isPublished(target)];
-    const fd = openSync(ledgerPath(target, 'main'), 'r+'); // somebody still has it open
+    const fd = openSync(ledgerPath(target, 'main'), 'r+'); // a process still has it open
     unmountVolume(native, target);
     unmountVolume(native, target);
     closeSync(fd);

@@ -83,13 +83,13 @@ test('a published volume stays published, whatever happens when the kubelet asks
   unset('broken');
   unset('pods/one');
   t.is((await publish(root, UID, 'one')).code, status.OK, 'the pod has no grant any more');
-  await eventually(() => publishes().length >= 4 || undefined, 'four publishes are told');
+  await eventually(() => publishes().length >= 4 || undefined, 'four publishes are reported');
   t.deepEqual(publishes(), [false, true, true, true]);
   const context = { 'csi.storage.k8s.io/pod.name': '' };
   t.is((await publish(root, UID, 'one', context)).code, status.OK, 'the CSIDriver object says nothing of pods');
-  t.is(publishes().length, 4, 'nobody can be asked about it');
-  // Told by another process, so a moment later.
-  await eventually(() => problems().length >= 3 || undefined, 'the problems are told');
+  t.is(publishes().length, 4, 'no server can be asked about it');
+  // Reported by another process, so a moment later.
+  await eventually(() => problems().length >= 3 || undefined, 'the problems are reported');
   t.deepEqual(
     problems().map((text) => text.replace(/(the kubelet names no pod).*/, '$1')),
     [
@@ -136,7 +136,7 @@ test('a volume whose agent was killed is unpublished until the next agent finish
   unset('die');
   await start();
   t.is((await publish(root, UID, 'one')).code, status.OK);
-  await eventually(() => publishes().length >= 2 || undefined, 'two publishes are told');
+  await eventually(() => publishes().length >= 2 || undefined, 'two publishes are reported');
   t.deepEqual(publishes(), [false, false], 'those who were killed could not tell');
   t.true(generation() > 1n, 'the page that lay there was written again');
 });

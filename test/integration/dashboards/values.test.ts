@@ -1,5 +1,5 @@
-// What panels say of a small ground that is known: one GPU with two containers, one whole GPU, one that MIG divides in
-// two, one soft stop. Judged by promtool, which evaluates each panel's query as Grafana would send it.
+// What panels say of a small recording that is known: one GPU with two containers, one whole GPU, one that MIG divides
+// in two, one soft stop. Judged by promtool, which evaluates each panel's query as Grafana would send it.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -135,7 +135,7 @@ const agents: readonly InputSeries[] = [
   grows('cotenant_exporter_samplers_abandoned_total', {}, 0),
 ];
 
-const GROUND = [...gpus, ...containers, ...stops, ...agents];
+const RECORDED = [...gpus, ...containers, ...stops, ...agents];
 
 type Expected = number | Readonly<Record<string, number>>;
 /** By board and panel: of its first query, or of the one with that letter, the one value, or each value by its
@@ -224,7 +224,7 @@ const ASKED: readonly Asked[] = Object.entries(EXPECTED).flatMap(([board, panels
 function wrong(
   work: string,
   asked: readonly Asked[],
-  recorded: readonly InputSeries[] = GROUND,
+  recorded: readonly InputSeries[] = RECORDED,
 ): { readonly text: string; readonly where: readonly string[] } {
   const promql_expr_test = asked.map(({ expr, expected }) => ({
     expr: `round(${expr}, 0.001)`,
@@ -256,7 +256,7 @@ testWithPromtool('panels that count are right with shared, whole and divided GPU
 
 testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware counters', (t) => {
   const where = 'cluster: Allocated but idle GPUs';
-  const rest = GROUND.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
+  const rest = RECORDED.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
   const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
   const active = (value: number) =>
     stands('cotenant_device_sm_active_ratio', { gpu: slice.gpu, gpu_uuid: slice.gpu_uuid }, value);
@@ -264,7 +264,7 @@ testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware count
     [[...rest, ...resting], 2],
     [[...rest, ...resting, active(0)], 3],
     [[...rest, ...resting, active(0.2)], 2],
-    [[...GROUND, active(0)], 1],
+    [[...RECORDED, active(0)], 1],
   ] as const) {
     const { text, where: failed } = wrong(
       folder(t),
@@ -275,7 +275,7 @@ testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware count
   }
 });
 
-/** What a hand could get wrong about the divided GPU, the instance of which nothing is told, and the stop with two
+/** What a hand could get wrong about the divided GPU, the instance of which nothing is reported, and the stop with two
  * steps. */
 const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: string])[] = [
   ['cluster: GPUs', ', mig_mode!=""', ''],

@@ -66,7 +66,7 @@ function assembled(t: ExecutionContext, folder: string, name: string, text: stri
     t.is(status, 0, `${name} for ${architecture}: ${stdout}${stderr}`);
     const wanted = loopsOf(text, /\bbra(?:\.uni)?\s+(\w+);/);
     if (wanted === 0) continue;
-    // A loop whose work nobody needs is left out, and the kernel then takes no time. One may become several.
+    // A loop whose result is not used is left out, and the kernel then takes no time. One may become several.
     const code = execFileSync(join(bin, 'nvdisasm'), ['-c', object], { encoding: 'utf8' });
     const kept = loopsOf(code, /\bBRA(?:\.\w+)*\s+(?:!?U?P\w+,\s*)?`\(([.$\w]+)\)/);
     t.true(kept >= wanted, `${name} for ${architecture}: ${kept} of ${wanted} loops are left:\n${code}`);

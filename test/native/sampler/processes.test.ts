@@ -323,7 +323,7 @@ test('samples are the same where no descriptors are left for pidfds', async (t) 
   list(...children.slice(20).map(({ pid }) => pid));
   await same();
   t.is((await same()).length, 20);
-  // Those that are read again find the room that others left.
+  // Those that are read again find the entries that others left.
   for (let round = 0; round < REREAD_ROUNDS; round += 1) await same();
   t.true(poor.descriptors().length <= LIMIT);
   t.is(handles(rich.descriptors()), 20);

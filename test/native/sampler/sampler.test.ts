@@ -212,7 +212,7 @@ test('MIG instances report memory and processes, their GPU what they share', asy
   t.deepEqual(bytesOf(sample, second.pid), [[3, true, context + 300 * MIB]]);
   t.is(sample.gpus[2]?.usedBytes, context + 100 * MIB);
   t.is(sample.gpus[3]?.usedBytes, context + 300 * MIB);
-  t.is((await first.ask(`alloc ${20 * 1024 * MIB}`))[0], OUT_OF_MEMORY, 'an instance has its own room');
+  t.is((await first.ask(`alloc ${20 * 1024 * MIB}`))[0], OUT_OF_MEMORY, 'an instance has its own memory');
   // An event of an instance is its GPU's.
   node.control('xid', '3', '31');
   await until((one) => xidsOf(one).some(([gpu, xid]) => gpu === 0 && xid === 31), 'its Xid');
@@ -420,7 +420,7 @@ test('events are registered again after a failure and for a GPU that is back', a
     await until((sample) => reports(sample).every((one) => one === true), 'both report events');
   }
   node.control('xid', '0', '31');
-  const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is told');
+  const { xids } = await until((sample) => (sample.xids?.length ?? 0) > 0, 'it is reported');
   t.like(xids?.[0], { gpu: 0, xid: 31, count: 1 });
 });
 

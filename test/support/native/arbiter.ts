@@ -40,7 +40,7 @@ const SLOTS = 64;
 
 export type Arbiter = {
   readonly child: ChildProcess;
-  /** Sends raw lines; the result shows in `told` and `problems`. */
+  /** Sends raw lines; the result shows in `status` and `problems`. */
   say(...lines: readonly string[]): void;
   readonly problems: readonly string[];
   plan(policy: Policy, tenants: readonly Tenant[]): Promise<void>;

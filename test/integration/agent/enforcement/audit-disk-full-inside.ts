@@ -1,5 +1,5 @@
-// In a mount namespace of its own, with a small disk at the given folder: a disk that fills up, has room again, and
-// what an agent after that reads.
+// In a mount namespace of its own, with a small disk at the given folder: a disk that fills up, has free space again,
+// and what an agent after that reads.
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { recordOf } from '../../../../src/agent/enforcement/action-record.ts';

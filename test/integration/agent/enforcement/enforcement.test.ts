@@ -277,7 +277,7 @@ test('the agent starts although a tenant damaged its files while no agent ran', 
   ]);
   t.is(next.log.filter((line) => /a new (file|page)/.test(line)).length, 3, next.log.join('\n'));
   t.true(next.log.some((line) => /nameless|cannot be adopted and is removed/.test(line)));
-  t.deepEqual(next.audit(), [], 'nobody is over, so nobody is stopped');
+  t.deepEqual(next.audit(), [], 'no container is over, so none is stopped');
   for (const { tenant } of [linked, pageless, cut]) t.is((await tell(tenant, 'info'))[0], 0);
 });
 

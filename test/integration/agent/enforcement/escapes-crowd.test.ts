@@ -9,7 +9,7 @@ import { CLIENT } from './escape-programs.ts';
 
 const PROCESSES = 300;
 const WITHIN_MS = 5000;
-/** Each holds a context, and waits on a pipe that nobody writes to. */
+/** Each holds a context, and waits on a pipe without a writer. */
 const CROWD = `cd "$0" && mkfifo in && exec 9<>in
 for i in $(seq ${PROCESSES}); do "$1" libcuda.so.1 init "context 0" <&9 >/dev/null & done
 echo started; wait`;

@@ -1,6 +1,6 @@
 // Memory and compute of one GPU attacked together, by tenants beside others that keep to what they have: for a short
-// while in each run, for half an hour in test:long. Whatever the attackers do, nobody has more than its share, the
-// others go on, and their memory is as they left it. Prints the worst window of a second.
+// while in each run, for half an hour in test:long. Whatever the attackers do, no container has more than its share,
+// the others go on, and their memory is as they left it. Prints the worst window of a second.
 import { randomInt } from 'node:crypto';
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -25,10 +25,10 @@ const PAST = ['env', '-u', 'LD_PRELOAD'];
 const SHARE = 25;
 /** Points above a share in a window that the two ends of the window explain: books are read one after the other. */
 const ABOVE = 5;
-/** Until it is stopped, the driver's slices give whoever goes past the gate half of the time of whoever has the turn;
- * half of the rest is the machine's. */
+/** Until it is stopped, the driver's slices give a container that goes past the gate half of the time of the one that
+ * has the turn; half of the rest is the machine's. */
 const LEAST = SHARE / 4;
-/** A window says nothing of whoever the machine kept from running for so much of it. */
+/** A window says nothing of a container that the machine kept from running for so much of it. */
 const HELD_PERCENT = 50;
 /** The settings of the test make the agent this quick. */
 const MEMORY_MS = 5000;
@@ -90,7 +90,7 @@ test('attacks on memory and compute at once give no tenant more than its share',
     await pidOf(name);
     return tenant;
   };
-  /** Goes by its gate, and writes what it likes over the file by which it is told. */
+  /** Goes by its gate, and writes what it likes over the file by which it gets its orders. */
   const scribbles = async () => {
     start('scribbler', 10, [CLIENT, ...load(2000)]);
     await pidOf('scribbler');
@@ -150,7 +150,7 @@ test('attacks on memory and compute at once give no tenant more than its share',
     ['compute', COMPUTE_MS],
   ] as const) {
     const times = stopped[kind];
-    t.true(times.length > 0, `nobody was stopped for ${kind}`);
+    t.true(times.length > 0, `no container was stopped for ${kind}`);
     const late = times.filter((one) => !isWithin(most, one));
     t.is(late.length, 0, `stopped for ${kind} ${late.map(describeWatch).join('; ')}`);
   }

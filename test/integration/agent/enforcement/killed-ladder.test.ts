@@ -1,6 +1,6 @@
 // An agent that is killed on the way to a stop, not in the middle of one: after a warning, with a gate closed, between
 // SIGTERM and SIGKILL, at each step of a SIGTERM, and where a share of compute is the reason. The next one goes on: one
-// SIGTERM, one SIGKILL, each told.
+// SIGTERM, one SIGKILL, each reported.
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -108,7 +108,7 @@ test('an agent killed anywhere on the soft path goes on: one SIGTERM and one SIG
   t.timeout(360_000);
   const node = await startNode(t, '--gpu', 't4');
   const warned = await softRound(t, node, 'warned', { after: 'warn' });
-  // What was counted until then is not known to the next one, so it begins anew; a warning costs nobody anything.
+  // What was counted until then is not known to the next one, so it begins anew; a warning costs a container nothing.
   t.is(warned.times, 1);
   t.deepEqual(warned.all, ['warn done', 'warn done', 'close-gate done', 'terminate sent', 'kill sent']);
   // Of the way from there: the line of the gate, which comes before it is closed.
@@ -171,7 +171,7 @@ for (const [what, dieAt] of [
     const hits = kills.flatMap(({ processes }) =>
       processes.filter(({ result }) => result === 'sent').map(({ pid }) => pid),
     );
-    t.is(new Set(hits).size, hits.length, 'nobody twice');
+    t.is(new Set(hits).size, hits.length, 'no process twice');
     t.deepEqual(
       kills.map(({ result }) => result),
       dieAt === 0 ? ['sent'] : dieAt === 3 ? ['interrupted', 'sent'] : ['interrupted'],

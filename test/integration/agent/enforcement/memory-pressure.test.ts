@@ -32,7 +32,7 @@ test('a small overrun is stopped at once when it takes memory that others were g
   t.is((await written('warn')).reason, 'over-limit');
   t.is(await agent.metric('cotenant_container_kills_total', { pod: 'cheat' }), undefined);
 
-  // Somebody outside takes what is left of the GPU.
+  // A process outside of containers takes what is left of the GPU.
   const host = startClient(t, node);
   for (const line of ['init', 'context 0']) await host.must(line);
   let result = 0;

@@ -1,5 +1,5 @@
-// Shares of compute that are hard limits, held from outside: whoever launches past the gate is stopped; whoever keeps
-// to its share, with long kernels, too, or has more because the policy lends it, is not.
+// Shares of compute that are hard limits, held from outside: a container that launches past the gate is stopped; one
+// that keeps to its share, with long kernels, too, or has more because the policy lends it, is not.
 import { join } from 'node:path';
 import test from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
@@ -120,9 +120,9 @@ test('a tenant gains nothing by starting MPS; others on the GPU are judged as be
   const served = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'true' });
   const mixed = (pod: string) => agent.metric('cotenant_container_mps_processes', { pod, judged: 'false' });
   start('honest', 0, SERVED);
-  await eventually(async () => (await served('honest')) === 1 || undefined, 'a client of MPS is told');
+  await eventually(async () => (await served('honest')) === 1 || undefined, 'a client of MPS is reported');
   const past = start('past', 0, DODGE);
-  t.is((await past.ended).code, 137, 'a client of MPS hides nobody else');
+  t.is((await past.ended).code, 137, 'a client of MPS hides no other');
 
   const dodging = start('dodging', 0, [...DODGE, ...SERVED.slice(1)]);
   t.is((await dodging.ended).code, 137, 'nor itself, among clients of others');
@@ -137,7 +137,7 @@ test('a tenant gains nothing by starting MPS; others on the GPU are judged as be
   await server.must('init');
   await server.must('context 0');
   start('second', 0, SERVED);
-  await eventually(async () => (await mixed('second')) === 1 || undefined, 'it cannot be told whose use it is');
+  await eventually(async () => (await mixed('second')) === 1 || undefined, 'it is unknown whose use it is');
   t.is(await mixed('honest'), 1);
   t.is(await served('honest'), undefined);
   t.false(agent.audit().some(({ pod }) => pod === 'honest' || pod === 'second'));

@@ -27,7 +27,7 @@ type Request = {
   readonly most: number;
   /** Commands that take it back, by what was answered. */
   undo(answer: readonly number[]): string[];
-  /** Nothing can refuse it: asked for only where there is room. */
+  /** Nothing can refuse it: asked for only where memory is free. */
   readonly unrefused?: boolean;
 };
 
@@ -124,7 +124,7 @@ for (const seed of [3, 7, 11]) {
       const answer = await tell(tenant, request.command);
       if (request.command === 'create 0') await tell(tenant, 'context 0');
       if (answer[0] === OUT_OF_MEMORY) {
-        // What it holds less than it charged is no room while it asks for more: the agent knew nothing of that yet.
+        // What it holds less than it charged is not free while it asks for more: the agent knew nothing of that yet.
         const charged = (held()?.contexts ?? 0) * Math.max(0, measured - facts.context);
         t.true(
           request.most + charged > remaining,
@@ -144,9 +144,9 @@ for (const seed of [3, 7, 11]) {
     t.log(`seed ${seed}:`, counts, 'peak', peak / MIB, 'granule', facts.granule / MIB);
     t.true(peak <= grant + facts.granule, `${peak} of ${grant}`);
     t.true(peak > 0.8 * grant && counts.refused > 0, 'the grant was full');
-    t.true(counts.hidden > 3, 'much of it was what nobody could know');
+    t.true(counts.hidden > 3, 'much of it could not be known');
     for (const end of live) await end();
     t.is(await learned('all was given back'), facts.context);
-    t.deepEqual(agent.audit(), [], 'nobody was stopped for what could not be known');
+    t.deepEqual(agent.audit(), [], 'no container was stopped for what could not be known');
   });
 }

@@ -14,7 +14,7 @@ import { loggerTo } from '../../../support/product/logger.ts';
 const native = loadNative();
 const STEP_SECONDS = 0.05;
 const NS = 1e9;
-/** Of what is told. */
+/** Of what is reported. */
 const ABOUT = 0.001;
 const TERMS: Terms = { policyOf: () => 'fixed', instances: 0, highCapPercent: 90 };
 
@@ -67,7 +67,8 @@ function arbiterOf(t: ExecutionContext): Arbiter {
   return arbiter;
 }
 const secondsOf = (arbiter: Arbiter, { id }: Tenant) => arbiter.use(id, 0);
-/** All that it did is told, and no more. `waits`: so are its waits, which are told as long as an arbiter is there. */
+/** All that it did is reported, and no more. `waits`: so are its waits, which are reported as long as an arbiter is
+ * there. */
 async function isExact(
   t: ExecutionContext,
   arbiter: Arbiter,
@@ -82,7 +83,7 @@ async function isExact(
     const { chargedSeconds = 0, throttledSeconds = 0 } = secondsOf(arbiter, tenant) ?? {};
     const isReported = isAll(chargedSeconds, done()) && (!waits || isAll(throttledSeconds, done() / 4));
     return isReported || undefined;
-  }, `${what}: ${done()} s are told`).catch((error) =>
+  }, `${what}: ${done()} s are reported`).catch((error) =>
     t.fail(`${error}: ${JSON.stringify(secondsOf(arbiter, tenant))}`),
   );
   const { chargedSeconds = 0, throttledSeconds = 0, overruns, faults } = secondsOf(arbiter, tenant) ?? {};
@@ -119,7 +120,7 @@ test('compute is counted once and held each time, however fast a share comes and
   await eventually(() => arbiter.use(tenant.id, 0), 'it is held');
   for (let turn = 0; turn < 10; turn += 1) {
     const isSlow = turn % 3 === 0;
-    // It has not been told of all of that when it is dropped.
+    // It has not received all of that when it is dropped.
     await tenant.work();
     arbiter.follow([tenant.entry(false), other.entry(true)], TERMS);
     if (isSlow) {

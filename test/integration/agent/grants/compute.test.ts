@@ -74,7 +74,7 @@ test('fixed shares hold, a tenant without one yields, and a new agent continues'
 
 const ABOVE = 3;
 
-/** From 500 ms after the change nobody has more than its new share, and soon all have theirs in one and the same
+/** From 500 ms after the change no container has more than its new share, and soon all have theirs in one and the same
  * window. */
 async function settles(
   t: ExecutionContext,

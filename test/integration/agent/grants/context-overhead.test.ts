@@ -20,7 +20,10 @@ test('a loaded module lowers what its container may still take until it is unloa
   t.is(result, 0);
   const code = node.usage().clients.find((entry) => entry.command === 'client')?.gpus[0]?.code;
   t.is(code, CODE, "the driver's count has grown");
-  await eventually(async () => ((await left()) === whole - CODE ? true : undefined), 'the agent has told the residual');
+  await eventually(
+    async () => ((await left()) === whole - CODE ? true : undefined),
+    'the agent has reported the residual',
+  );
   t.is((await tell(tenant, `alloc ${whole - CODE + 2 * MIB}`))[0], OUT_OF_MEMORY);
   const [fits, at] = await tell(tenant, `alloc ${whole - CODE}`);
   t.is(fits, 0, 'to the last granule');
@@ -54,7 +57,7 @@ test('a checkpoint of another process is published and frees its memory until re
   await published(2 * held - 100 * MIB);
   for (const step of ['lock', 'take']) t.is((await tell(tenant, `checkpoint-${step} ${other.pid}`))[0], 0, step);
   await published(held - 100 * MIB);
-  await eventually(async () => ((await left()) === before + held ? true : undefined), 'its room is free');
+  await eventually(async () => ((await left()) === before + held ? true : undefined), 'its memory is free');
   t.is((await tell(tenant, `checkpoint-restore ${other.pid}`))[0], 0);
   await published(2 * held - 100 * MIB);
   await eventually(async () => ((await left()) === before ? true : undefined), 'and taken again');

@@ -91,7 +91,7 @@ test('running processes change to the engine of a newer agent and back; no call 
       mistaken.log.find((line) =>
         /local\/one\/load \(grant .* keeps its present engine.*neither in its folder/.test(line),
       ),
-    'it is told',
+    'it is reported',
   );
   await runs(load.pid, OWN);
   t.false(existsSync(join(folder, engineName(77))));

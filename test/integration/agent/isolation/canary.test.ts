@@ -161,7 +161,7 @@ test('another driver version is checked again at run time; the same one is not',
   const first = await startNode(t, '--gpu', 'l4', '--driver', '580.65.06');
   const agent = await startAgent(t, first, { settings: { intervalMs: 100 } });
   await settled(agent, 1);
-  // With all of the GPU granted a try has no room, and says so.
+  // With all of the GPU granted a try finds no free memory, and says so.
   const usable = Math.floor(first.usable(0) / MIB) * MIB;
   const all = runTenant(t, first, agent, ['--gpu-memory', String(usable), '--name', 'all'], ['sleep', '600']);
   await eventually(
@@ -197,7 +197,7 @@ const fence = (agent: RunningAgent, name: string, value: number | undefined) =>
     30_000,
   );
 
-/** Limits of its driver that hold nobody, and are told as if they did. */
+/** Limits of its driver that have no effect, and are reported as if they had. */
 const ignoring = (node: SimulatedNode, isOn: boolean) => node.control('ignore-limits', isOn ? '1' : '0');
 
 ofDriver('driver limits that do not hold are reported and not set; the interposer isolates', async (t) => {

@@ -121,7 +121,7 @@ testUnless(reason())('a new agent adopts the limits of a killed one and leaves f
   const folder = folderOf(agent);
   const uuid = node.uuid(0);
   await agent.stop('SIGKILL');
-  t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, LIMIT, 'it holds while nobody is there');
+  t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, LIMIT, 'it holds while no process is there');
   const second = await start();
   await fenceIs(second, 'driver');
   t.false(
@@ -130,12 +130,12 @@ testUnless(reason())('a new agent adopts the limits of a killed one and leaves f
   );
   await second.stop();
 
-  // Somebody else's is not touched: neither while the grant lasts nor at its end.
+  // A limit of another program is not touched: neither while the grant lasts nor at its end.
   limits(node, `set ${uuid} 0 ${3 * LIMIT} ${folder}`);
   const third = await start();
   await eventually(
     () => (third.log.some((line) => line.includes('another program has set it')) ? true : undefined),
-    'it is told',
+    'it is reported',
   );
   await fenceIs(third, 'interposer');
   t.is(limits(node, `get ${uuid} ${folder}`).hardBytes, 3 * LIMIT);
@@ -251,7 +251,7 @@ testUnless(reason())('after a kill during a canary the next agent removes its li
   t.true((hardBytes(first.group) ?? 0) > 0, 'it is there while no agent is');
   const next = await start();
   await eventually(() => (hardBytes(first.group) === null ? true : undefined), 'the limit is taken back', 30_000);
-  t.true(existsSync(first.group), 'somebody is in it still');
+  t.true(existsSync(first.group), 'a process is in it still');
   process.kill(first.pid, 'SIGKILL');
   await eventually(() => (existsSync(first.group) ? undefined : true), 'its group goes, too', 30_000);
   t.true(next.log.some((line) => line.includes(`removed the limit on ${uuid} that the canary left with its cgroup`)));
@@ -268,7 +268,7 @@ testUnless(reason())('after a kill during a canary the next agent removes its li
   const last = await start();
   await eventually(
     () => (last.log.some((line) => /whose limit on GPU-\S+ another program changed/.test(line)) ? true : undefined),
-    'it is told',
+    'it is reported',
     30_000,
   );
   await bothHold(last);

@@ -1,5 +1,5 @@
-// A GPU after an Xid that needs a reset: it takes nobody new, whoever runs on it is left alone, and it comes back with
-// proof or by word.
+// A GPU after an Xid that needs a reset: it takes no new container, those that run on it are left alone, and it comes
+// back with proof or by word.
 import { execFile } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -33,7 +33,7 @@ const isHealthy = (agent: RunningAgent) =>
     'it is healthy',
   );
 
-/** What somebody who asks for memory is told. */
+/** The answer to a request for memory. */
 async function asks(t: Parameters<typeof runTenant>[0], node: SimulatedNode, agent: RunningAgent) {
   const { ended, output } = runTenant(t, node, agent, ['--gpu-memory', '64Mi', '--name', 'new'], ['true']);
   return { code: (await ended).code, text: output.join('\n') };

@@ -110,7 +110,7 @@ test('the plugin waits for the kubelet, reports changes, and finds a restarted k
   t.deepEqual(
     changed.map(({ health }) => health),
     ['Healthy', 'Unhealthy', 'Unhealthy'],
-    'and nothing was told when nothing had changed',
+    'and nothing was reported when nothing had changed',
   );
 
   // A second one in the same folder, and a third after the folder itself was made anew.

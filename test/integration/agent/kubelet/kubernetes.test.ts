@@ -37,7 +37,7 @@ test('containers get their names from a list and a watch of this node only', asy
   const second = podOf('two', 'other-uid', 'cd'.repeat(32));
   api.send('ADDED', second);
   await eventually(() => pods.of('cd'.repeat(32)), 'the second pod');
-  // A restarted container has another id, and the old one belongs to nobody.
+  // A restarted container has another id, and the old one belongs to none.
   api.send('MODIFIED', podOf('two', 'other-uid', 'ef'.repeat(32)));
   await eventually(() => pods.of('ef'.repeat(32)), 'the new id');
   t.is(pods.of('cd'.repeat(32)), undefined);
@@ -82,11 +82,11 @@ test('a watch that breaks is renewed, and known pods stay known meanwhile', asyn
   t.teardown(() => pods.close());
   await pods.ready;
   await eventually(() => (api.watchers.size > 0 ? true : undefined), 'a watch');
-  // "Gone": what happened since cannot be told, so the list is made anew, and is refused at first.
+  // "Gone": what happened since is not known, so the list is made anew, and is refused at first.
   api.send('ERROR', { kind: 'Status', status: 'Failure', code: 410, message: 'too old resource version' });
   api.status = 503;
   api.hangUp();
-  await eventually(() => (problems.length > 0 ? true : undefined), 'the problem is told');
+  await eventually(() => (problems.length > 0 ? true : undefined), 'the problem is reported');
   t.is(pods.of(ID)?.pod, 'one');
   api.pods = [podOf('three', 'third-uid', 'cd'.repeat(32))];
   api.status = 200;
@@ -101,7 +101,7 @@ test('a list that is refused at the start is retried', async (t) => {
   const problems: string[] = [];
   const pods = startPodInformer(api.config, 'node-a', (text) => problems.push(text));
   t.teardown(() => pods.close());
-  await eventually(() => (problems.length > 0 ? true : undefined), 'the refusal is told');
+  await eventually(() => (problems.length > 0 ? true : undefined), 'the refusal is reported');
   t.is(problems[0], "the watch of this node's pods failed and is retried: status 403: on purpose");
   let listed = false;
   void pods.ready.then(() => {
@@ -211,7 +211,7 @@ testUnless('reason' in place ? place.reason : undefined)(
       podOf('idle', other, otherId),
       { ...ended, status: { ...ended.status, phase: 'Succeeded' } },
     ];
-    // Far more than the 4 MiB that a client takes unless told otherwise.
+    // Far more than the 4 MiB that a client takes by default.
     const crowd = Array.from({ length: 1000 }, (_, index) =>
       devicesOf(`crowd-${index}`, [`of-another-vendor-${'x'.repeat(6000)}`]),
     );
@@ -246,13 +246,13 @@ testUnless('reason' in place ? place.reason : undefined)(
     const gpuUsed = await agent.metric('cotenant_device_memory_used_bytes', { gpu: '0' });
     t.is(await agent.metric('cotenant_device_memory_unattributed_bytes', { gpu: '0' }), (gpuUsed ?? 0) - books());
 
-    // On another GPU than its own it is foreign use, and whoever comes is asked about at once.
+    // On another GPU than its own it is foreign use, and each new container is asked about at once.
     const asked = kubelet.asked;
     const stray = await startHolder(t, node.lib, podGroup(t, other, otherId), 2);
     const foreign = { namespace: 'team', pod: 'idle', gpu: '2' };
     await eventually(
       async () => (await agent.metric('cotenant_foreign_memory_used_bytes', foreign)) || undefined,
-      'its use of a GPU that nobody gave it',
+      'its use of a GPU that it was not given',
     );
     await eventually(() => kubelet.asked > asked || undefined, 'the kubelet is asked about it');
     for (let scrape = 0; scrape < 50; scrape += 1) await agent.metrics();

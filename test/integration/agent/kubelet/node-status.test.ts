@@ -32,7 +32,7 @@ async function startApi(t: ExecutionContext) {
     status: 200,
     patches: [] as { path: string; type: string | undefined; body: NodePatch }[],
     queries: [] as string[],
-    /** Somebody's change of the Node, which watchers hear of. */
+    /** Another client's change of the Node, which watchers hear of. */
     set(change: NodePatch) {
       version += 1;
       node = {
@@ -105,7 +105,7 @@ test('amounts are written at once when the Node shows others, else not at all', 
     await eventually(() => (asked > before ? true : undefined), 'the Node is looked at');
     advertising.changed();
   }
-  // Somebody takes the memory away, and it comes back.
+  // Another client takes the memory away, and it comes back.
   const { metadata, status } = buildNodePatch(gpus, false);
   api.set({
     metadata,
@@ -174,7 +174,7 @@ test('a write that is refused is reported with the reason and retried', async (t
     onProblem: (text) => problems.push(text),
   });
   t.teardown(() => advertising.close());
-  await eventually(() => problems[0], 'it is told');
+  await eventually(() => problems[0], 'it is reported');
   t.regex(problems[0] ?? '', /^cannot write the status of node node-a, which is retried: status 403: on purpose$/);
   api.status = 200;
   await patches(api, 2);

@@ -201,7 +201,7 @@ const shown = ({ node }: Started) =>
   }));
 const granted = ({ node }: Started) => (node.snapshot()?.devices[0]?.grantedBytes ?? 0) / MIB;
 
-/** Takes all the room that there is. Returns what then is in the way. */
+/** Takes all free space. Returns the file that occupies it. */
 function fill(path: string): string {
   const fd = openSync(path, 'a');
   try {
@@ -399,7 +399,7 @@ const scenarios: Record<string, () => unknown> = {
     for (const container of ['a', 'b', 'd']) tell(container);
     phases.push(withoutGpus());
     node.close();
-    // The next one is told of them, too, and of who came since.
+    // The next one is informed of them, too, and of those that came since.
     const next = start();
     for (const name of ['a', 'b', 'c', 'd'])
       next.node.containers.add(containerIdOf(1, name), { podUid: uidOf(1), container: name });

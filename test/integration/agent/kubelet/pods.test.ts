@@ -36,7 +36,7 @@ test('the next agent holds a container to its grant although its ledger was trun
   t.deepEqual(facts.foreign, []);
   t.deepEqual(facts.actions, ['warn b', 'kill b']);
   t.regex(String(facts.other), /would be overcommitted: 300 MiB .* were granted, 200 MiB are left$/);
-  t.is(facts.after.size, facts.size as number, 'it is put right once there is room');
+  t.is(facts.after.size, facts.size as number, 'it is repaired once space is free');
   t.deepEqual(
     facts.after.shown.map(({ tampered }) => tampered),
     [false, false],
@@ -53,7 +53,7 @@ test('a ledger that could not be emptied for a restarted container is made again
 test("a lost grant is allocated again when the kubelet asks for its pod's volume", (t) => {
   const facts = inside(t, 'lost');
   t.deepEqual(facts.holds, [false, true], 'one of two grants of a pod is not all of them');
-  t.deepEqual([facts.other, facts.again], ['given', 'given'], 'though its room was given away meanwhile');
+  t.deepEqual([facts.other, facts.again], ['given', 'given'], 'though its memory was given away meanwhile');
   t.deepEqual(facts.shown.map(({ who }) => who).toSorted(), ['pod-1/a', 'pod-1/b', 'pod-2/c']);
   t.is(facts.granted, 1300);
   t.deepEqual(facts.problems, []);
@@ -112,7 +112,11 @@ test('a container made without its GPUs is reported once until it has them or re
   const { before, early, phases, after, anew, leftOver, reported, again, problems } = inside(t, 'withoutGpus');
   const without = (...names: string[]) => ['a', 'b', 'd'].map((name) => [name, names.includes(name)]);
   t.deepEqual(before, without());
-  t.deepEqual((phases as unknown[]).slice(0, 2), [without('b', 'd'), without('d')], 'whoever uses a GPU has it');
+  t.deepEqual(
+    (phases as unknown[]).slice(0, 2),
+    [without('b', 'd'), without('d')],
+    'a container that uses a GPU has it',
+  );
   t.deepEqual((phases as unknown[]).slice(2), [without('d'), without('d')], 'and has it when nothing uses it any more');
   t.is(early, 0, 'who has a process on a GPU was given it: a sample says so');
   t.deepEqual(after, without('d'), 'the next agent says the same');

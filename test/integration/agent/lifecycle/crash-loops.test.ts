@@ -37,7 +37,7 @@ test('a tenant that crash-loops 100 times harms no other and leaves nothing on t
     [`${start}launch 1 100 710\\nsync\\nalloc 512\\n`, '0'],
     [`${start}abort\\n`, '134'],
     [`${start}kill-self\\n`, '137'],
-    // A fault that sticks, kernels under way, a grant used up, a handle that nobody maps, descriptors that are gone.
+    // A fault that sticks, kernels under way, a grant used up, a handle without a mapping, descriptors that are gone.
     [`${start}launch 1 100 719\\nsync\\nkill-self\\n`, '137'],
     [`${start}launch 20 20000\\nkill-self\\n`, '137'],
     [`${start}fill-all ${64 * MIB}\\nabort\\n`, '134'],

@@ -1,5 +1,5 @@
 // An agent that is killed between any two steps of a stop: the next one finishes what was begun, tells of it once, and
-// hits nobody twice.
+// hits no process twice.
 
 import { once } from 'node:events';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -62,13 +62,13 @@ test('an agent killed at any step of a stop loses no record and repeats no stop'
 
     const next = end === 'died' ? await startAgent(t, node, { settings, state: first.state }) : first;
     t.is((await cheat.ended).code, 137, `step ${dieAt}`);
-    await eventually(() => next.audit().some(({ action }) => action === 'kill') || undefined, 'the stop is told');
+    await eventually(() => next.audit().some(({ action }) => action === 'kill') || undefined, 'the stop is reported');
     await eventually(
       async () =>
         ((await next.metric('cotenant_enforcement_decisions_total', { decision: 'killed' })) ?? 0) > 0 ||
         before > 0 ||
         undefined,
-      'and counted by whoever told it',
+      'and counted by the agent that reported it',
     );
     const kills = next.audit().filter(({ action }) => action === 'kill');
     const hits = kills.flatMap(({ result, processes }) => processes.map((one) => ({ ...one, of: result })));

@@ -25,8 +25,8 @@ const LIFE_MS = 8000;
 /** What each of them takes, and its context. */
 const WORKER_MIB = 20;
 const CONTEXT_MIB = 16;
-/** All that a tenant's may have at any time. The grant has room for no other process: whoever is taken for one of them
- * is over it. */
+/** All that a tenant's may have at any time. The grant has memory for no other process: a process that is taken for one
+ * of them is over it. */
 const HELD_MIB = WORKERS * (CONTEXT_MIB + WORKER_MIB);
 const GRANT_MIB = HELD_MIB + (CONTEXT_MIB + WORKER_MIB) / 2;
 const CHURN = join(BUILD, 'tests/pid_churn');
@@ -34,7 +34,7 @@ const CLOCK = join(folder, 'clock');
 const OFFENDER_EVERY_MS = 4000;
 /** Grants for a page of some 3,000 series, where there is time for that many scrapes. */
 const IDLE_GRANTS = Number(seconds) >= 600 ? 45 : 0;
-/** These grants are on another one, and leave room for those who come: a GPU takes 50 tenants. */
+/** These grants are on another one, and leave memory for those that come: a GPU takes 50 tenants. */
 const GPUS = IDLE_GRANTS > 0 ? 2 : 1;
 const SILENCE_MS = 2000;
 const HOUR = 3600;
@@ -157,7 +157,7 @@ const tenants = Array.from({ length: TENANTS }, (_, index) =>
     [...(index % 3 === 2 ? OWN_NAMESPACES : []), ...churnWords(WORKERS)],
   ),
 );
-// Somebody who computes all the time, whatever happens to the clock and the driver.
+// A process that computes all the time, whatever happens to the clock and the driver.
 const computing = runTenant(
   scope,
   node,
@@ -175,7 +175,7 @@ const hostSaid = once(createInterface({ input: host.stdout }), 'line');
 
 const offenders: Offender[] = [];
 const disturbed: string[] = [];
-/** When the driver told nothing, or nothing that is true: nobody can be stopped then. */
+/** When the driver reported nothing, or nothing that is true: no container can be stopped then. */
 const blind: (Span & { to: number })[] = [];
 /** An offender whose whole time is to lie outside of these, until it has ended. */
 let sheltered: Promise<unknown> | undefined;
@@ -284,7 +284,7 @@ const computed = {
       (sum, { smNs }) => sum + smNs,
       0,
     ) / 1e9,
-  // While the driver told nothing that is true.
+  // While the driver reported nothing that is true.
   unreported: blind.reduce((sum, { from, to }) => sum + Math.max(0, Math.min(to, performance.now()) - from) / 1000, 0),
 };
 computing.child.kill('SIGTERM');

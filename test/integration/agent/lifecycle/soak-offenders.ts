@@ -20,12 +20,12 @@ const OVER = 512 * 2 ** 20;
 const LOOK_EVERY_MS = 100;
 /** How `cotenant run` ends then. */
 const NO_GRANT = 125;
-/** Pids and mounts that nobody else sees. */
+/** PIDs and mounts that no other process sees. */
 export const OWN_NAMESPACES = ['unshare', '--pid', '--fork', '--kill-child', '--mount', '--mount-proc'];
 
 /**
  * Writes noise over the container's ledger, all slots of it, while the other goes on. The pause is the offender's own
- * pace, some twenty times a second: nobody waits for anything by it.
+ * pace, some twenty times a second: no process waits for anything by it.
  */
 const SCRIBBLE = `first=\${LD_PRELOAD%% *} && ledger=\${first%/*}/ledger && unset LD_PRELOAD && test -w "$ledger" &&
   while sleep 0.05; do dd if=/dev/urandom of="$ledger" bs=4096 count=32 conv=notrunc 2>/dev/null; done </dev/null >/dev/null &
@@ -80,7 +80,7 @@ const KINDS: readonly (readonly [kind: string, command: readonly string[], taker
 
 /**
  * Starts the one of this index, which takes its turn of the ways, and resolves once it has asked for more than it may.
- * `blind`: when nobody can be stopped, as far as it is known when this one has ended.
+ * `blind`: when no container can be stopped, as far as it is known when this one has ended.
  */
 export async function offend(site: Site, index: number, blind: readonly Span[]): Promise<Offender> {
   const name = `offender-${index}`;

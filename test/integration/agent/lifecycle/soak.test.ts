@@ -1,6 +1,6 @@
 // Many processes that come and go, pids that are used again at once, a driver that stalls, hangs and lies, a clock that
-// jumps: nobody is stopped who kept to the grant, nobody gets away who did not, and the agent itself does not grow. A
-// minute of it; COTENANT_SOAK_SECONDS makes it longer.
+// jumps: no container is stopped that kept to its grant, none gets away that did not, and the agent itself does not
+// grow. A minute of it; COTENANT_SOAK_SECONDS makes it longer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { describeWatch, isWithin, type Watched } from '../../../support/machine/
 import { BUILD, temporaryFolder } from '../../../support/native/node.ts';
 
 const SECONDS = Number(process.env.COTENANT_SOAK_SECONDS ?? 60);
-/** Above what it has with nobody on the GPU. */
+/** Above what it has with no process on the GPU. */
 const MOST_GROWTH_MIB = 64;
 /** Resident memory of the agent, its sampler and its arbiter in any look, pages of node's own file included: 120 MB. */
 const MOST_MIB = 120e6 / 2 ** 20;
@@ -23,7 +23,7 @@ const MOST_SCRAPE_MS = 2;
 /**
  * However busy the machine is: what a scrape takes beyond the waits for a processor, in the median against the bare
  * server's, of which it is 1.6 times, and in the 99th percentile, where it is some 40 ms behind: one scrape in a
- * hundred comes while the agent takes in a sample, or stops somebody. Both notice when a scrape takes ten times as
+ * hundred comes while the agent takes in a sample, or stops a container. Both notice when a scrape takes ten times as
  * long.
  */
 const MOST_TIMES_BARE = 5;
@@ -52,7 +52,7 @@ type Facts = {
     readonly name: string;
     readonly code: number | null;
     readonly kind: string;
-    /** Left apart in it: while the driver told nothing that is true. */
+    /** Left apart in it: while the driver reported nothing that is true. */
     readonly taken: Watched | null;
   }[];
   /** Seconds by which the agent's clock was ahead after each jump. */
@@ -150,7 +150,7 @@ testUnless(namespacesReason())(
     t.true(inGoodTimes.length >= Math.max(2, offenders.length / 4), `${inGoodTimes.length} of ${offenders.length}`);
     t.deepEqual([...new Set(offenders.map(({ kind }) => kind))].length, 4, 'each way of being over');
     t.true(ahead.some((one) => Math.abs(one - 3600) < 60) && ahead.some((one) => Math.abs(one) < 60), `${ahead}`);
-    t.true(garbage.met > 0, 'its driver told nonsense');
+    t.true(garbage.met > 0, 'its driver reported nonsense');
     t.true(garbage.mostBytes > 0 && garbage.mostBytes <= GPU_BYTES && garbage.mostRatio <= 1, JSON.stringify(garbage));
     t.true(abandoned > 0, 'a sampler hung');
     t.deepEqual(fell, [], 'a counter that fell');

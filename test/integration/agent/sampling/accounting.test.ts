@@ -22,7 +22,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const attributed = (client: ClientUsage, gpu = 0): number =>
   (client.gpus[gpu]?.bytes ?? 0) - (client.gpus[gpu]?.managed ?? 0);
 
-/** The books of the scripted client that a tenant started, told apart by its place in the order of starts. */
+/** The books of the scripted client that a tenant started, identified by its place in the order of starts. */
 const living = (node: SimulatedNode): ClientUsage[] =>
   node.usage().clients.filter((entry) => entry.command === 'client' && entry.alive);
 
@@ -223,7 +223,7 @@ for (const [perturbed, title] of [
     t.true(peak > 33 * context, 'there was a race');
     t.is(result.wrongBytes, 0);
     t.true((result.granted ?? 0) > 32 && (result.refused ?? 0) > 32, 'more than once per process');
-    t.deepEqual(agent.audit(), [], 'nobody was over by the driver either');
+    t.deepEqual(agent.audit(), [], 'no container was over by the driver either');
 
     // All of them have ended. What is left of the grant must be there for one process in the end: in the perturbed mode
     // hidden granules and late releases may cost tries, never the request for good.
@@ -349,5 +349,5 @@ test('entry points that only a newer driver has are published once and counted a
   await eventually(async () => {
     const used = seriesOf(await agent.metrics(), 'cotenant_container_memory_used_bytes', { pod: 'newer', gpu: '0' });
     return client && used === attributed(client) ? true : undefined;
-  }, 'the bytes that nobody charged');
+  }, 'the bytes that were not charged');
 });

@@ -123,7 +123,7 @@ test("when one grant's record cannot be written, other stops and grants still wo
     async () => (await agent.metric('cotenant_container_kills_total', labels)) === 1 || undefined,
     'the stop is counted',
   );
-  // Longer than samples may be away before nobody gets a grant any more.
+  // Longer than samples may be away before no pod gets a grant any more.
   await samples(agent, 25);
   const next = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'next'], [CLIENT]);
   t.is((await tell(next, 'init'))[0], 0);
@@ -229,13 +229,13 @@ test('an unknown error of any driver call ends no agent; the metrics report it',
   const agent = await begin(calls.map((call, index) => `${call}=999@${20 + 20 * index}x2`));
   for (const call of calls)
     await eventually(async () => (await errors(agent, call)) === 2 || undefined, `${call} has failed`, 60_000);
-  await eventually(async () => (await agent.metric('cotenant_up')) === 1 || undefined, 'all of it is told again');
+  await eventually(async () => (await agent.metric('cotenant_up')) === 1 || undefined, 'all of it is reported again');
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'after'], [CLIENT]);
   for (const line of ['init', 'context 0', `alloc ${300 * MIB}`]) t.is((await tell(tenant, line))[0], 0, line);
   await eventually(
     async () =>
       ((await agent.metric('cotenant_container_memory_used_bytes', { pod: 'after' })) ?? 0) > 300 * MIB || undefined,
-    'who uses the GPU is told',
+    'the users of the GPU are reported',
   );
   t.is(agent.child.exitCode, null);
 });

@@ -99,7 +99,7 @@ test('a released driver is open in no process; up is 0 until it is reacquired', 
   const refused = await ask(agent.state, 'POST', '/v1/grants', body);
   t.is(refused.status, 503);
   t.regex((refused.body as { error: string }).error, /released on command at .*cotenant driver take/);
-  // What the interposer refuses, it goes on refusing; nobody is stopped.
+  // What the interposer refuses, it goes on refusing; no container is stopped.
   t.is((await tell(tenant, `alloc ${900 * MIB}`))[0], OUT_OF_MEMORY);
   t.is((await tell(tenant, `alloc ${100 * MIB}`))[0], 0);
   t.regex(await cli(agent, 'status'), /^released since/);

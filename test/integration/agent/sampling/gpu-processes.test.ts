@@ -1,5 +1,5 @@
 // Programs that run as another user than the agent, in many groups, or under an odd name: what they must open of a
-// grant they can, and what they hold is told as theirs.
+// grant they can, and what they hold is reported as theirs.
 import { chmodSync, copyFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import test from 'ava';
@@ -10,7 +10,7 @@ import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
 const OTHER_UID = '65534';
-const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as somebody else');
+const testAsRoot = testUnless(process.getuid?.() === 0 ? undefined : 'only root can start a program as another user');
 
 testAsRoot('a tenant that gives up root is held to its grant, and not kept from it', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');

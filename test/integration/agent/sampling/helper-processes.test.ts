@@ -32,7 +32,7 @@ test('at most three programs that hang in the driver are abandoned; the next wai
   await t.throwsAsync(
     askDriverLimits(tools, library, [getLine({ gpuUuid: 'GPU-0', folder: '/x' })]),
     { message: /^not started: 3 helper/ },
-    'whoever asked is told',
+    'the caller gets the answer',
   );
   release();
   await eventually(() => tools.user.openCount() === 0 || undefined, 'they have ended');

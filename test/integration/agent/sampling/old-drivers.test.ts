@@ -15,8 +15,8 @@ const MIG = 'nvmlDeviceGetMigMode';
 const ROWS = 'nvmlDeviceGetRemappedRows';
 const COUNTERS = 'nvmlGpmQueryDeviceSupport';
 
-/** Of each driver: the newest form of its list of processes, whether reserved memory is told apart, and what it is said
- * not to have. */
+/** Of each driver: the newest form of its list of processes, whether reserved memory is reported apart, and what it is
+ * said not to have. */
 const DRIVERS: readonly [driver: string, list: string, reserved: boolean, absent: readonly string[]][] = [
   ['418.226.00', LIST, false, [MPS_LIST, 'nvmlDeviceGetMigDeviceHandleByIndex', ROWS, COUNTERS]],
   ['450.248.02', LIST, false, [MPS_LIST, COUNTERS]],

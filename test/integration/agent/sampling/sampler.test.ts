@@ -29,7 +29,7 @@ function start(t: ExecutionContext) {
   t.teardown(async () => {
     release();
     await sampler.close();
-    await eventually(() => sampler.abandonedCounts().hung === 0 || undefined, 'nobody is left');
+    await eventually(() => sampler.abandonedCounts().hung === 0 || undefined, 'no process is left');
   });
   /** Processes that have asked the driver so far. */
   const starts = () => (existsSync(`${library}.starts`) ? readFileSync(`${library}.starts`).length : 0);
@@ -142,7 +142,7 @@ test('a sampler with inconsistent lines is ended; the next starts with a full sa
     JSON.stringify({
       ...{ round, atMs: 1, bootNs: 1, driverVersion: '580.1', cudaVersion: 13000, gpus: [], errors: [], tookUs: 1 },
       ...{ processes, removedPids, processCount },
-      // What no driver calls a GPU is handed on to nobody.
+      // What no driver calls a GPU is handed on to no part.
       utilizationCursors: ['GPU-a', 'GPU-\u00e9', 'a b', ''].map((uuid) => ({
         uuid,
         dayUs: round + 50,
@@ -162,7 +162,8 @@ test('a sampler with inconsistent lines is ended; the next starts with a full sa
     2,
   );
   const goesOn = lineOf(2, [], [], 2);
-  // The first one's second line tells that a process has left which it never told of, and its third one would be right.
+  // The first one's second line tells that a process has left which it never reported, and its third one would be
+  // right.
   writeFileSync(`${program}.1`, `${[first, lineOf(2, [], [9], 1), lineOf(2, [], [], 1)].join('\n')}\n`);
   writeFileSync(`${program}.2`, `${[other, goesOn].join('\n')}\n`);
   writeFileSync(program, '#!/bin/sh\necho "$@" >>"$0.starts"\ncat "$0.$(wc -l <"$0.starts")"\nexec sleep 1000\n');

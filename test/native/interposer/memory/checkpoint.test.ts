@@ -107,7 +107,7 @@ test('a checkpoint releases the charge, and a restore that does not fit is refus
   t.is(bytesOf(node, client), 0);
   const other = await readyClient(t, node, { preload: grant.cuda });
   const taken = await other.must(`alloc ${60 * MIB}`);
-  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'refused at the grant, with room on the GPU');
+  t.is((await client.ask('checkpoint-restore'))[0], OUT_OF_MEMORY, 'refused at the grant, with free memory on the GPU');
   t.is(await client.must('checkpoint-state'), CHECKPOINTED, 'the driver was not asked');
   t.is(account(grant).pending, 0n);
   await other.must(`free ${taken}`);

@@ -1,6 +1,6 @@
-// Memory that a process exported and then gave up, while another process of its container may have it open. NVIDIA's CUDA
-// driver API reference, cuMemRelease: memory is freed when all mappings are unmapped and all references to the handle, "including
-// its shareable counterparts", are released. So its charge outlasts its owner's references.
+// Memory that a process exported and then gave up, while another process of its container may have it open. NVIDIA's
+// CUDA driver API reference, cuMemRelease: memory is freed when all mappings are unmapped and all references to the
+// handle, "including its shareable counterparts", are released. So its charge outlasts its owner's references.
 import { closeSync, openSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';

@@ -1,4 +1,5 @@
-// What mapping and unmapping memory costs in a process with few mappings and with many, in instructions counted by callgrind.
+// What mapping and unmapping memory costs in a process with few mappings and with many, in instructions counted by
+// callgrind.
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -78,12 +78,12 @@ for (const [way, leave] of Object.entries(WAYS)) {
     await client.must('context 0');
     t.is(pooled(t, place, 'when a context of another GPU has ended'), PIECE);
     t.is((await client.ask(`alloc ${100 * MIB}`))[0], OUT_OF_MEMORY);
-    t.is(pooled(t, place, 'when a request finds no room'), PIECE);
+    t.is(pooled(t, place, 'when a request finds no free memory'), PIECE);
     t.is(books(place)?.smNs, 0, 'and all that time the kernel did not end');
     place.node.control('recover', '0');
     await client.must('sync');
     await client.must(`alloc ${100 * MIB}`);
-    t.is(pooled(t, place, 'when a request needs the room'), 0);
+    t.is(pooled(t, place, 'when a request needs the memory'), 0);
     t.is(account(place.grant, 2).held - before, BigInt(100 * MIB));
   });
 }

@@ -51,7 +51,7 @@ test.serial(`after ${KILLS} SIGKILLs no charge leaked, no grant was exceeded, no
   t.true(longestStallMs < 500, `a request took ${longestStallMs} ms, ${longestMs} with what the machine took of it`);
   t.true(result.peak <= limit, `${result.peak} of ${limit}`);
   t.is(result.wrongBytes, 0);
-  t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of room: ${result.lastError}`);
+  t.true([0, OUT_OF_MEMORY].includes(result.lastError), `the only refusal is for lack of memory: ${result.lastError}`);
   t.is(node.usage().gpus[0]?.usedBytes, 0, 'the GPU is empty');
   // All of the grant is there for the next one, at its first request.
   const client = await readyClient(t, node, { preload: grant.cuda });
@@ -62,7 +62,7 @@ test.serial(`a request that fits is granted in each of ${REQUESTS} races of 32 p
   t.timeout(120_000 * LONGER);
   const node = await startNode(t, '--gpu', 'l4');
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
-  // Each holds one block at a time, and there is room for the largest of each: to the byte.
+  // Each holds one block at a time, and there is memory for the largest of each: to the byte.
   const most = 64 * MIB;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 32 * (context + most) }]);
   const result = await race(t, node, grant, { workers: 32, hold: 1, bytes: most, attempts: REQUESTS, seed: 4 });

@@ -100,7 +100,7 @@ test('a process that closed all its descriptors still reaps a dead one', async (
   await first.must(`alloc ${200 * MIB}`);
   await second.must('close-all');
   await first.kill();
-  // Its driver has lost the node with its descriptors; whether the grant has room is asked before.
+  // Its driver has lost the node with its descriptors; whether the grant suffices is asked before.
   t.not((await second.ask(`alloc ${200 * MIB}`))[0], OUT_OF_MEMORY);
 });
 
