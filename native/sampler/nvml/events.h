@@ -29,10 +29,12 @@ class Events {
 
   private:
     struct Shared; // outlives this object if the thread does
-    bool start(Library &library);
+    bool create(Library &library);
+    bool start();
 
     std::shared_ptr<Shared> shared_;
-    bool refused_ = false;
+    bool refused_ = false; // there will be no events
+    bool waiting_ = false; // the thread runs
 };
 
 } // namespace nvml

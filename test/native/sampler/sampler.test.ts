@@ -468,6 +468,24 @@ test('a failed wait for events is counted and tried again', async (t) => {
   await until((sample) => xidsOf(sample).some(([, xid]) => xid === 31), 'Xids of the meantime are reported');
 });
 
+test('events that cannot be registered are not waited for, and are no errors', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const faults = 'nvmlDeviceRegisterEvents=3,nvmlEventSetWait_v2=3';
+  const { until } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
+  let samples = 0;
+  let registrations = 0;
+  await until(({ errors }) => {
+    t.false(
+      errors.some(({ call }) => call.startsWith('nvmlEventSet')),
+      'no GPU has registered events',
+    );
+    registrations = errors.find(({ call }) => call === 'nvmlDeviceRegisterEvents')?.count ?? registrations;
+    samples++;
+    return samples >= 20;
+  }, 'twenty samples');
+  t.true(registrations <= 3, `registered ${registrations} times in ${samples} samples`);
+});
+
 const SMS = 132; // of the simulated H100
 const activityOf = (sample: Sample, gpu = 0) =>
   Object.fromEntries(Object.entries(sample.gpus[gpu] ?? {}).filter(([name]) => /(Active|Occupancy)Ppm$/.test(name)));
