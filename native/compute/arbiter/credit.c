@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #define MAX_UNCLAIMED_NS 60000000000ull
+#define MAX_AHEAD_NS 250000000ull
 #define DISTRUST_NS 1000000000ull
 #define LONGEST_BUSY_DECAY 64 /* how fast a long busy time is forgotten */
 #define MAX_LAG_TURNS 4       /* largest lag of virtual time for a container that pauses briefly now and then */
@@ -123,8 +124,10 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_
         member->busy_ns += elapsed;
         member->unreported_busy_ns += elapsed;
         member->own_busy_ns += trailing ? elapsed : elapsed / (busy ? busy : 1);
-        /* The container's report may come late or never. */
-        if (member->undrained && !trailing) charge_in_advance(member, elapsed / (busy ? busy : 1));
+        /* The container's report may come late or never: a stopped process makes none, and its kernels end by
+         * themselves. */
+        if (member->undrained && !trailing && member->charged_ahead_ns < MAX_AHEAD_NS)
+            charge_in_advance(member, elapsed / (busy ? busy : 1));
     }
     struct cot_member *holder = cot_holder(gpu);
     if (holder && !holder->reserved && gpu->others_wait && !away && !behind) {

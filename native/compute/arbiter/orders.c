@@ -18,11 +18,16 @@ static void set_order(struct cot_member *member, uint32_t state, const struct co
     member->dirty = true;
 }
 
+/* What the processes' work in flight counts at the gate, beside what was used: that of a stopped process stays. */
+static uint64_t counted(const struct cot_member *member) {
+    return member->digest.used_ns + (member->undrained ? member->digest.pending_ns : 0);
+}
+
 /* A turn while others wait: a fixed budget. */
 void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns) {
     set_order(member, COT_LEASE_GRANTED,
               &(struct cot_lease_terms){
-                  .limit_ns = member->digest.used_ns + budget_ns,
+                  .limit_ns = counted(member) + budget_ns,
                   .at_ns = gpu->now_ns,
                   .rate_ppm = 0,
                   .depth_ns = depth_for(arbiter, gpu, member),
@@ -32,7 +37,7 @@ void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot
 /* No other container wants the GPU: the limit grows with the container's own credit. A debt delays that growth. */
 void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     struct cot_lease_terms terms = {
-        .limit_ns = member->digest.used_ns,
+        .limit_ns = counted(member),
         .at_ns = gpu->now_ns,
         .rate_ppm = member->share.limit_ppm,
         .depth_ns = depth_for(arbiter, gpu, member),

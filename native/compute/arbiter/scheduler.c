@@ -195,6 +195,7 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
         if (!cot_limited(holder)) return;
         /* The credit of an idle holder stops at its cap, and a charge may have been corrected. */
         int64_t status = (int64_t)(allowed - holder->digest.used_ns);
+        if (holder->undrained) status -= (int64_t)holder->digest.pending_ns;
         int64_t off = holder->credit_ns >= 0 ? status - holder->credit_ns : 0;
         if (off < (int64_t)arbiter->tuning.quantum_ns / 10 && off > -(int64_t)arbiter->tuning.quantum_ns / 10) return;
     }

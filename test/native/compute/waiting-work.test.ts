@@ -3,7 +3,7 @@
 import test, { type ExecutionContext } from 'ava';
 import { type Arbiter, type Policy, startArbiter, type Tenant } from '../../support/native/arbiter.ts';
 import { readyClient } from '../../support/native/client.ts';
-import { type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
 import { streams } from '../../support/native/streams.ts';
 import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
@@ -129,4 +129,22 @@ test.serial('ranks of one process each go on while no arbiter runs', async (t) =
   const preload = grants[0]?.cuda ?? '';
   const ranks = [0, 1].map((gpu) => streams<Ranks>(t, node, ['ranks', '7', '2', '1000'], { preload, gpu }));
   for (const { result } of ranks) t.true((await result).collectives > 30);
+});
+
+test.serial('a process that is stopped with work under way holds back no other of its container', async (t) => {
+  const { node, grants } = await bench(t, [{ percent: 50 }, { percent: 50 }]);
+  const preload = grants[0]?.cuda ?? '';
+  const neighbor = streams<{ kernels: number }>(t, node, ['busy', '12000'], { preload: grants[1]?.cuda ?? '' });
+  for (let round = 0; round < 3; round += 1) {
+    const stopped = streams(t, node, ['busy', '20000'], { preload });
+    await eventually(
+      () => node.usage().clients.find(({ pid, gpus }) => pid === stopped.child.pid && gpus[0]?.smNs),
+      'it works',
+    );
+    stopped.child.kill('SIGSTOP');
+    const { kernels } = await streams<{ kernels: number }>(t, node, ['busy', '2000'], { preload }).result;
+    t.true(kernels > 200, `${kernels} kernels of 500 us in 2 s`);
+    stopped.child.kill('SIGKILL');
+  }
+  t.true((await neighbor.result).kernels > 2000);
 });
