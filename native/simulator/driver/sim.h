@@ -288,7 +288,7 @@ void sim_physical_end_if_unused(struct sim_physical *physical); /* frees it when
 int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t capacity,
                    abi_mipmapped *out);
 /* First byte and pitch of the rows of a single-level, single-slice array; false: not such an array. */
-size_t sim_array_element_bytes(void *array);
+size_t sim_array_element_bytes(void *handle);
 bool sim_array_rows(void *array, char **rows, size_t *pitch, size_t *width_bytes, size_t *height);
 
 /* memory/ipc.c */
