@@ -236,12 +236,14 @@ RULE(error_strings, .source = DRIVER_API "Error Handling, cuGetErrorString", .ca
     }
 }
 
+static int no_result = 12345; /* an int in the binary interface */
+
 /* An error that does not exist is an invalid value, and its text null. */
 RULE(error_unknown, .source = DRIVER_API "Error Handling", .calls = "cuGetErrorName cuGetErrorString") {
     const char *text = "before";
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorName((CUresult)12345, &text));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorName(no_result, &text));
     TRUE(text == NULL);
     text = "before";
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorString((CUresult)12345, &text));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorString(no_result, &text));
     TRUE(text == NULL);
 }

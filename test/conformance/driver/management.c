@@ -212,15 +212,19 @@ RULE(uuid_sizes, .source = NVML "nvmlDeviceGetUUID", .calls = "nvmlDeviceGetUUID
 
 /* CUDA and NVML tell the same UUID of the same device. */
 RULE(uuid_of_cuda, .source = NVML "nvmlDeviceGetUUID", .calls = "nvmlDeviceGetUUID cuDeviceGetUuid_v2") {
-    char text[96] = "", hex[33] = "", *to = hex;
+    char text[96] = "", hex[33] = "";
+    size_t digits = 0;
     CUuuid uuid;
     primary_context();
     OK(cuDeviceGetUuid_v2(&uuid, 0));
     NVML_OK(nvmlDeviceGetUUID(device_of_rule(), text, 96));
-    for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
-    for (const char *from = text + 4; *from; from++)
-        if (*from != '-') TRUE(to < hex + 32 && *to++ == *from);
-    TRUE(to == hex + 32);
+    for (size_t i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
+    for (const char *from = text + 4; *from; from++) {
+        if (*from == '-') continue;
+        TRUE(digits < 32 && hex[digits] == *from);
+        digits++;
+    }
+    SAME(32, digits);
 }
 
 /* A null device is an invalid argument of every question. */

@@ -186,8 +186,8 @@ RULE(destroy_null, .source = DRIVER_API "Memory Management, cuArrayDestroy", .ca
 RULE(copied, .source = DRIVER_API "Memory Management, cuMemcpy2D", .calls = "cuMemcpy2D_v2") {
     primary_context();
     CUarray array = plane(16, 4);
-    float out[64], back[64] = {0};
-    for (int i = 0; i < 64; i++) out[i] = (float)i;
+    unsigned out[64], back[64] = {0};
+    for (int i = 0; i < 64; i++) out[i] = (unsigned)i;
     CUDA_MEMCPY2D to = {.srcMemoryType = CU_MEMORYTYPE_HOST,
                         .srcHost = out,
                         .srcPitch = 64,

@@ -252,7 +252,7 @@ RULE(copy_3d, .source = DRIVER_API "Memory Management, cuMemcpy3D", .calls = "cu
     for (int i = 0; i < 128; i++) from[i] = (char)i;
     CUDA_MEMCPY3D copy = block_to(p, from);
     OK(cuMemcpy3D_v2(&copy));
-    OK(cuMemcpyDtoH_v2(back, p + 32 * 8 + 32, 16));
+    OK(cuMemcpyDtoH_v2(back, p + 288, 16));
     TRUE(back[0] == 64 + 16 && back[15] == 64 + 31);
 }
 

@@ -1,5 +1,6 @@
 /* Page-locked memory of the host, allocated or registered. */
 #define SUBJECT "host"
+#define PAGE ((size_t)4096)
 #include "../memory.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include <sys/mman.h>
 
 static char *pages(void) {
-    return mmap(NULL, 64 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
 /* Page-locked memory can be written and read by the program. */
@@ -183,9 +184,9 @@ RULE(register_and_unregister, .source = DRIVER_API "Memory Management, cuMemHost
      .calls = "cuMemHostRegister_v2 cuMemHostUnregister") {
     primary_context();
     char *p = pages();
-    OK(cuMemHostRegister_v2(p, 8 * 4096, 0));
+    OK(cuMemHostRegister_v2(p, 8 * PAGE, 0));
     OK(cuMemHostUnregister(p));
-    OK(cuMemHostRegister_v2(p, 8 * 4096, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    OK(cuMemHostRegister_v2(p, 8 * PAGE, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     OK(cuMemHostUnregister(p));
 }
 
@@ -193,16 +194,16 @@ RULE(register_and_unregister, .source = DRIVER_API "Memory Management, cuMemHost
 RULE(register_twice, .source = DRIVER_API "Memory Management, cuMemHostRegister", .calls = "cuMemHostRegister_v2") {
     primary_context();
     char *p = pages();
-    OK(cuMemHostRegister_v2(p, 8 * 4096, 0));
-    EXPECT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(p, 8 * 4096, 0));
+    OK(cuMemHostRegister_v2(p, 8 * PAGE, 0));
+    EXPECT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(p, 8 * PAGE, 0));
 }
 
 /* A range that shares a page with registered memory cannot be registered. */
 RULE(register_overlap, .source = DRIVER_API "Memory Management, cuMemHostRegister", .calls = "cuMemHostRegister_v2") {
     primary_context();
     char *p = pages();
-    OK(cuMemHostRegister_v2(p + 4 * 4096, 8 * 4096, 0));
-    EXPECT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(p, 8 * 4096, 0));
+    OK(cuMemHostRegister_v2(p + 4 * PAGE, 8 * PAGE, 0));
+    EXPECT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(p, 8 * PAGE, 0));
 }
 
 /* A null address and a size of zero are invalid values. */
@@ -262,7 +263,7 @@ RULE(unregister_inside, .source = DRIVER_API "Memory Management, cuMemHostUnregi
      .calls = "cuMemHostRegister_v2 cuMemHostUnregister") {
     primary_context();
     char *p = pages();
-    OK(cuMemHostRegister_v2(p, 8 * 4096, 0));
+    OK(cuMemHostRegister_v2(p, 8 * PAGE, 0));
     ONE_OF(cuMemHostUnregister(p + 4096), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, CUDA_ERROR_INVALID_VALUE);
     OK(cuMemHostUnregister(p));
 }

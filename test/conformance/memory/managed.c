@@ -47,6 +47,7 @@ RULE(on_host, .source = DRIVER_API "Memory Management, cuMemAllocManaged",
     CUdeviceptr p = managed(MIB);
     TRUE(p);
     unsigned char *bytes = (unsigned char *)(uintptr_t)p, back = 0;
+    if (!bytes) return;
     bytes[777] = 42;
     OK(cuMemcpyDtoH_v2(&back, p + 777, 1));
     TRUE(back == 42);

@@ -135,8 +135,7 @@ RULE(import_bad_descriptor, .source = DRIVER_API "Stream Ordered Memory Allocato
      .calls = "cuMemPoolImportFromShareableHandle") {
     primary_context();
     CUmemoryPool pool;
-    FAILS(
-        cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    FAILS(cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     FAILS(
         cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)999, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
