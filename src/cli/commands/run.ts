@@ -144,6 +144,8 @@ async function runHeld(
       ...process.env,
       LD_PRELOAD: preload,
       CUDA_VISIBLE_DEVICES: grant.gpus.map((gpu) => gpu.gpuUuid).join(','),
+      // The runtime of gcc's AddressSanitizer ends a program that has a preloaded object before it.
+      ASAN_OPTIONS: [process.env.ASAN_OPTIONS, 'verify_asan_link_order=0'].filter((entry) => entry).join(':'),
     },
   });
   leave?.();
