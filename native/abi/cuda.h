@@ -48,6 +48,7 @@ enum {
     ABI_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
     ABI_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
     ABI_ERROR_LAUNCH_FAILED = 719,
+    ABI_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     ABI_ERROR_NOT_PERMITTED = 800,
     ABI_ERROR_NOT_SUPPORTED = 801,
     ABI_ERROR_CAPTURE_UNSUPPORTED = 900,
@@ -138,6 +139,7 @@ enum {
     ABI_NODE_KERNEL = 0,
     ABI_NODE_MEMCPY = 1,
     ABI_NODE_MEMSET = 2,
+    ABI_NODE_HOST = 3,
     ABI_NODE_GRAPH = 4,
     ABI_NODE_EMPTY = 5,
     ABI_NODE_MEM_ALLOC = 10,
@@ -159,6 +161,11 @@ typedef struct {
     void *kernel;
     abi_context context;
 } abi_kernel_node;
+/* CUDA_HOST_NODE_PARAMS, 16 bytes; the second layout goes on */
+typedef struct {
+    void (*function)(void *);
+    void *data;
+} abi_host_node;
 /* CUDA_MEMSET_NODE_PARAMS, 40 bytes */
 typedef struct {
     abi_devptr to;
@@ -180,12 +187,13 @@ typedef struct {
         abi_alloc_node alloc;
         abi_devptr free;
         abi_kernel_node kernel;
+        abi_host_node host;
         abi_memset_node memset;
         abi_child_node child;
     };
     long long reserved_end;
 } abi_node_params;
-enum { ABI_INSTANTIATE_AUTO_FREE = 1, ABI_INSTANTIATE_UPLOAD = 2 };
+enum { ABI_INSTANTIATE_AUTO_FREE = 1, ABI_INSTANTIATE_UPLOAD = 2, ABI_INSTANTIATE_NODE_PRIORITY = 8 };
 /* CUDA_GRAPH_INSTANTIATE_PARAMS, 32 bytes */
 typedef struct {
     uint64_t flags;

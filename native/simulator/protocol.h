@@ -35,6 +35,7 @@ enum sim_op {
     SIM_RESIDUAL, /* GPU, arg[0] bytes by which the context grew (code, local memory); as SIM_ALLOCATE, freed with it */
     SIM_SHARE,    /* arg[0] block ID, fd: its contents are in this file now, and other processes may open it */
     SIM_OPEN_SHARED, /* arg[0] ID of a block that another process shared; reply as SIM_IMPORT, and its fd */
+    SIM_HOST_DONE,   /* GPU, arg[0] number of a SIM_ITEM_HOST: its work is done */
     SIM_PROCESS,     /* arg[0] PID as the caller sees it, arg[1] SIM_PROCESS_*; reply arg[0] ABI_PROCESS_* afterwards */
     /* NVML role */
     SIM_PROCESSES = 32, /* GPU, arg[0] SIM_TYPE_* bit; payload sim_process[] visible to the caller */
@@ -223,7 +224,8 @@ struct sim_facts {
 #define SIM_QUEUES 128u /* of one process on one GPU: 0 is the legacy default stream */
 #define SIM_FLAGS 65536u
 
-enum { SIM_ITEM_KERNEL = 1, SIM_ITEM_STAMP = 2, SIM_ITEM_WAIT = 3 };
+/* SIM_ITEM_HOST stands for work of the process itself, and is complete when the process says so. */
+enum { SIM_ITEM_KERNEL = 1, SIM_ITEM_STAMP = 2, SIM_ITEM_WAIT = 3, SIM_ITEM_HOST = 4 };
 
 struct sim_item {
     uint64_t submit_ns;   /* CLOCK_MONOTONIC */

@@ -27,14 +27,19 @@ static void pause_until_changed(struct sim_channel *channel, uint32_t seen) {
     syscall(SYS_futex, &channel->done_futex, FUTEX_WAIT, seen, &limit, NULL, 0);
 }
 
+/* The futex changes when that item is complete. */
+static void want(struct sim_channel *channel, uint32_t queue, uint64_t number) {
+    _Atomic uint64_t *wait_for = &channel->wait_for[queue];
+    uint64_t wanted = atomic_load(wait_for);
+    while ((wanted == 0 || wanted > number) && !atomic_compare_exchange_weak(wait_for, &wanted, number)) {
+    }
+}
+
 static int queue_wait(struct sim_channel *channel, uint32_t queue, uint64_t number) {
     for (;;) {
         uint32_t seen = atomic_load_explicit(&channel->done_futex, memory_order_acquire);
         if (atomic_load_explicit(&channel->done[queue], memory_order_acquire) >= number) break;
-        _Atomic uint64_t *wait_for = &channel->wait_for[queue];
-        uint64_t wanted = atomic_load(wait_for);
-        while ((wanted == 0 || wanted > number) && !atomic_compare_exchange_weak(wait_for, &wanted, number)) {
-        }
+        want(channel, queue, number);
         if (atomic_load(&channel->done[queue]) >= number) break;
         pause_until_changed(channel, seen);
     }
@@ -71,6 +76,10 @@ int sim_submit(struct sim_context *context, struct sim_stream *stream, struct si
     if (atomic_load_explicit(&channel->sleeping, memory_order_seq_cst) && atomic_exchange(&channel->sleeping, 0))
         sim_ring_doorbell();
     return ABI_SUCCESS;
+}
+
+void sim_want(const struct sim_context *context, uint32_t queue, uint64_t number) {
+    want(sim.channel[context->gpu], queue, number);
 }
 
 int sim_wait(struct sim_context *context, uint32_t queue, uint64_t number) {

@@ -7,6 +7,7 @@
 static pthread_mutex_t socket_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int sim_enter_slow(const char *name) {
+    if (sim_in_host_call) return ABI_ERROR_NOT_PERMITTED;
     sim_wait_for_unlock(name);
     int result = sim_faults_armed ? sim_fault(name) : ABI_SUCCESS;
     if (result) return result;

@@ -139,6 +139,16 @@ bool sim_primary_of(int device, struct sim_context **context) {
     return *context != NULL;
 }
 
+const struct sim_context *sim_root(const struct sim_context *context) {
+    return context->green && sim.primary[context->device] ? sim.primary[context->device] : context;
+}
+
+/* Known bits, and one way of waiting at most. */
+static bool are_flags(unsigned flags) {
+    unsigned waiting = flags & 7;
+    return flags <= 0xff && (waiting & (waiting - 1)) == 0;
+}
+
 int sim_primary_retain(int device, struct sim_context **out) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
@@ -179,20 +189,45 @@ int sim_primary_release(int device) {
     return primary_drop(device, false);
 }
 
-SIM_ROW(cuDevicePrimaryCtxRelease_v2, (abi_device device), primary_drop(device, false))
-SIM_ROW(cuDevicePrimaryCtxRelease, (abi_device device), primary_drop(device, false))
-SIM_ROW(cuDevicePrimaryCtxReset_v2, (abi_device device), primary_drop(device, true))
-SIM_ROW(cuDevicePrimaryCtxReset, (abi_device device), primary_drop(device, true))
+SIM_EXPORT abi_result cuDevicePrimaryCtxRelease_v2(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRelease_v2");
+    return primary_drop(device, false);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxRelease(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxRelease");
+    return primary_drop(device, false);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxReset_v2(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxReset_v2");
+    return primary_drop(device, true);
+}
+SIM_EXPORT abi_result cuDevicePrimaryCtxReset(abi_device device) {
+    SIM_ENTER("cuDevicePrimaryCtxReset");
+    return primary_drop(device, true);
+}
+static unsigned primary_flags[SIM_MAX_GPUS]; /* by ordinal, under sim.lock */
+static int set_primary_flags(abi_device device, unsigned flags, bool while_active) {
+    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
+    if (!are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    bool refused = sim.primary[device] && !while_active;
+    if (!refused) primary_flags[device] = flags;
+    if (!refused && sim.primary[device]) sim.primary[device]->flags = flags;
+    pthread_mutex_unlock(&sim.lock);
+    return refused ? ABI_ERROR_PRIMARY_CONTEXT_ACTIVE : ABI_SUCCESS;
+}
 SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags_v2(abi_device device, unsigned flags) {
     SIM_ENTER("cuDevicePrimaryCtxSetFlags_v2");
-    (void)flags;
-    return device >= 0 && device < sim.device_count ? ABI_SUCCESS : ABI_ERROR_INVALID_DEVICE;
+    return set_primary_flags(device, flags, true);
 }
-SIM_SAME(cuDevicePrimaryCtxSetFlags, (abi_device device, unsigned flags), cuDevicePrimaryCtxSetFlags_v2(device, flags))
+SIM_EXPORT abi_result cuDevicePrimaryCtxSetFlags(abi_device device, unsigned flags) {
+    SIM_ENTER("cuDevicePrimaryCtxSetFlags");
+    return set_primary_flags(device, flags, false);
+}
 SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *flags, int *active) {
     SIM_ENTER("cuDevicePrimaryCtxGetState");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-    if (flags) *flags = 0;
+    if (flags) *flags = primary_flags[device];
     struct sim_context *context;
     bool there = sim_primary_of(device, &context);
     if (active) *active = there;
@@ -206,7 +241,7 @@ static int push(struct sim_context *context) {
 }
 
 static int create(abi_context *out, unsigned flags, abi_device device) {
-    if (!out || depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
+    if (!out || depth == STACK_DEPTH || !are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = NULL;
     int result = sim_context_new(&context, flags, device, false);
@@ -297,7 +332,8 @@ SIM_EXPORT abi_result cuCtxGetFlags(unsigned *flags) {
     SIM_ENTER("cuCtxGetFlags");
     struct sim_context *context;
     int result = sim_current(&context);
-    if (result == ABI_SUCCESS && flags) *flags = context->flags;
+    if (result == ABI_SUCCESS && !flags) result = ABI_ERROR_INVALID_VALUE;
+    if (result == ABI_SUCCESS) *flags = context->flags;
     return result;
 }
 SIM_EXPORT abi_result cuCtxGetId(abi_context handle, unsigned long long *id) {
@@ -308,9 +344,18 @@ SIM_EXPORT abi_result cuCtxGetId(abi_context handle, unsigned long long *id) {
     *id = context->id;
     return ABI_SUCCESS;
 }
+SIM_EXPORT abi_result cuCtxSetFlags(unsigned flags) {
+    SIM_ENTER("cuCtxSetFlags");
+    struct sim_context *context;
+    SIM_TRY(sim_current(&context));
+    if (!are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return ABI_SUCCESS;
+}
 SIM_EXPORT abi_result cuCtxGetApiVersion(abi_context context, unsigned *version) {
     SIM_ENTER("cuCtxGetApiVersion");
-    (void)context;
+    struct sim_context *current;
+    if (!context) SIM_TRY(sim_current(&current));
     if (!version) return ABI_ERROR_INVALID_VALUE;
     *version = 3020;
     return ABI_SUCCESS;
@@ -323,6 +368,8 @@ SIM_EXPORT abi_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 }
 SIM_EXPORT abi_result cuCtxGetCacheConfig(int *config) {
     SIM_ENTER("cuCtxGetCacheConfig");
+    struct sim_context *context;
+    SIM_TRY(sim_current(&context));
     if (!config) return ABI_ERROR_INVALID_VALUE;
     *config = 0;
     return ABI_SUCCESS;

@@ -30,6 +30,7 @@ static struct sim_function *add_function(struct sim_module *module, const char *
                                       .module = module,
                                       .name = copy,
                                       .duration_ns = sim.facts->kernel_ns,
+                                      .dynamic_shared = 49152,
                                       .next = module->functions};
     module->functions = function;
     return function;
@@ -277,11 +278,13 @@ SIM_EXPORT abi_result cuKernelGetFunction(struct sim_function **function, struct
     return ABI_SUCCESS;
 }
 
+/* Of all simulated devices; CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. */
+enum { THREADS_OF_SM = 2048, THREADS_OF_BLOCK = 1024, BLOCKS_OF_SM = 24, DYNAMIC_SHARED = 8 };
 static int function_attribute(int *value, int attribute, const struct sim_function *function) {
     if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
     if (!value || attribute < 0 || attribute > 15) return ABI_ERROR_INVALID_VALUE;
-    static const int VALUES[16] = {[0] = 1024, [4] = 32, [5] = 80, [6] = 80, [8] = 49152, [9] = -1};
-    *value = VALUES[attribute];
+    static const int VALUES[16] = {[0] = 1024, [4] = 32, [5] = 80, [6] = 80, [9] = -1};
+    *value = attribute == DYNAMIC_SHARED ? (int)function->dynamic_shared : VALUES[attribute];
     return ABI_SUCCESS;
 }
 SIM_ROW(cuFuncGetAttribute, (int *value, int attribute, struct sim_function *function),
@@ -290,9 +293,10 @@ SIM_ROW(cuKernelGetAttribute, (int *value, int attribute, struct sim_function *k
         function_attribute(value, attribute, kernel))
 SIM_EXPORT abi_result cuFuncSetAttribute(struct sim_function *function, int attribute, int value) {
     SIM_ENTER("cuFuncSetAttribute");
-    (void)attribute;
-    (void)value;
-    return function && function->magic == SIM_FUNCTION_MAGIC ? ABI_SUCCESS : ABI_ERROR_INVALID_HANDLE;
+    if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if (attribute < DYNAMIC_SHARED || attribute == 10 || attribute > 15 || value < -1) return ABI_ERROR_INVALID_VALUE;
+    if (attribute == DYNAMIC_SHARED) function->dynamic_shared = value < 0 ? 0 : (unsigned)value;
+    return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuFuncSetCacheConfig(struct sim_function *function, int config) {
     SIM_ENTER("cuFuncSetCacheConfig");
@@ -311,12 +315,39 @@ SIM_EXPORT abi_result cuFuncGetName(const char **name, struct sim_function *func
     *name = function->name;
     return ABI_SUCCESS;
 }
+unsigned sim_occupancy(unsigned threads) {
+    unsigned blocks = threads ? THREADS_OF_SM / threads : 0;
+    return threads > THREADS_OF_BLOCK ? 0 : blocks < BLOCKS_OF_SM ? blocks : BLOCKS_OF_SM;
+}
+static int occupancy(int *blocks, const struct sim_function *function, int threads, unsigned flags) {
+    if (!blocks || !function || function->magic != SIM_FUNCTION_MAGIC || threads <= 0 || flags > 1)
+        return ABI_ERROR_INVALID_VALUE;
+    *blocks = (int)sim_occupancy((unsigned)threads);
+    return ABI_SUCCESS;
+}
 SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct sim_function *function,
                                                                   int threads, size_t shared) {
     SIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
     (void)shared;
-    if (!blocks || !function || function->magic != SIM_FUNCTION_MAGIC || threads <= 0) return ABI_ERROR_INVALID_VALUE;
-    *blocks = threads > 1024 ? 0 : 2048 / threads < 24 ? 2048 / threads : 24;
+    return occupancy(blocks, function, threads, 0);
+}
+SIM_EXPORT abi_result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, struct sim_function *function,
+                                                                           int threads, size_t shared, unsigned flags) {
+    SIM_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
+    (void)shared;
+    return occupancy(blocks, function, threads, flags);
+}
+SIM_EXPORT abi_result cuOccupancyMaxPotentialBlockSize(int *grid, int *block, struct sim_function *function,
+                                                       size_t (*shared_of)(int), size_t shared, int limit) {
+    SIM_ENTER("cuOccupancyMaxPotentialBlockSize");
+    (void)shared_of;
+    (void)shared;
+    struct sim_context *context;
+    SIM_TRY(sim_current(&context));
+    if (!grid || !block || !function || function->magic != SIM_FUNCTION_MAGIC || limit < 0)
+        return ABI_ERROR_INVALID_VALUE;
+    *block = limit && limit < THREADS_OF_BLOCK ? limit : THREADS_OF_BLOCK;
+    *grid = (int)(sim_occupancy((unsigned)*block) * sim.facts->gpus[context->gpu].sm_count);
     return ABI_SUCCESS;
 }
 

@@ -33,6 +33,7 @@ struct sim_context {
     size_t limits[8];
     uint64_t limit_blocks[3]; /* heap, stack and printf buffer beyond their defaults */
     bool green;
+    void *green_handle;
     _Atomic unsigned stacked; /* on how many threads' stacks of current contexts it is */
     struct sim_context *next;
 };
@@ -96,7 +97,7 @@ struct sim_function {
     /* To a flag of the node, and whether it waits for one: its first two parameters are the flag and the value. */
     uint32_t adds;
     bool awaits;
-    unsigned parameters;
+    unsigned parameters, dynamic_shared; /* number of them; bytes that a launch may ask for */
     struct sim_function *next;
 };
 struct sim_module {
@@ -108,6 +109,7 @@ struct sim_module {
     struct sim_module *next;
 };
 
+#define SIM_STREAM_ATTRIBUTES 4
 struct sim_stream {
     uint32_t magic;
     struct sim_context *context;
@@ -115,8 +117,9 @@ struct sim_stream {
     int priority;
     uint64_t id;
     uint32_t queue;
-    _Atomic uint64_t last;       /* number of the last item submitted to it */
-    _Atomic uint64_t capture;    /* ID of its capture; 0 = none */
+    _Atomic uint64_t last;    /* number of the last item submitted to it */
+    _Atomic uint64_t capture; /* ID of its capture; 0 = none */
+    unsigned char attributes[SIM_STREAM_ATTRIBUTES][64];
     struct sim_stream *next_own; /* of a thread's default stream: that of another context */
 };
 /* A queue of the channel: one stream's, or several where a process has very many. */
@@ -145,7 +148,12 @@ struct sim_step {
     struct sim_graph_memory *memory;
     abi_location location; /* of that memory, as the program specified it */
     struct sim_graph *child;
+    void (*function)(void *); /* ABI_NODE_HOST */
+    void *data;
 };
+/* Beside the types of nodes: until the 32 or 64 bits at `to` meet `bytes` as `fill.element` says
+ * (CU_STREAM_WAIT_VALUE_*); fill.width: 4 or 8. */
+enum { SIM_STEP_WAIT_VALUE = 1000 };
 
 struct sim_state {
     pthread_mutex_t lock;
@@ -188,6 +196,8 @@ bool sim_is_context(struct sim_context *context);
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary); /* under sim.lock */
 int sim_context_finish(struct sim_context *context);
 void sim_limits_begin(struct sim_context *context); /* sets the limits that a new context has */
+/* The context with whose events and functions it works together: a green one with its primary one. */
+const struct sim_context *sim_root(const struct sim_context *context);
 int sim_primary_retain(int device, struct sim_context **out);
 int sim_primary_release(int device);
 bool sim_primary_of(int device, struct sim_context **context);
@@ -274,6 +284,8 @@ int sim_capture_forbids_unsafe(void);                         /* "potentially un
 /* memory/transfer.c: without waiting for earlier submissions */
 int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
 int sim_fill_now(const abi_memset_node *fill);
+int sim_fill_usable(const abi_memset_node *fill); /* checks the range alone */
+void sim_fill_there(const abi_memset_node *fill); /* that range was checked */
 
 /* memory/vmm.c */
 enum { SIM_HOST = -1, SIM_UNKNOWN_LOCATION = -2, SIM_NO_DEVICE = -3 };
@@ -303,11 +315,20 @@ int sim_close(struct sim_region *region);
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number);
 int sim_wait(struct sim_context *context, uint32_t queue, uint64_t number);
 bool sim_is_done(const struct sim_context *context, uint32_t queue, uint64_t number);
+void sim_want(const struct sim_context *context, uint32_t queue, uint64_t number); /* wakes waiters of done_futex */
 int sim_wait_all(struct sim_context *context);
 /* What the legacy default stream encompasses: its own work and that of blocking streams. */
 int sim_wait_legacy(struct sim_context *context);
 bool sim_is_legacy_done(struct sim_context *context);
 void sim_ring_doorbell(void); /* has the daemon advance the time line to now */
+
+/* host_work.c: steps that the process does itself, when the time line has reached them. Copies and fills are done at
+ * once unless such a step is pending, which they may have to follow. */
+int sim_host_work(struct sim_context *context, struct sim_stream *stream, const struct sim_step *step,
+                  uint64_t *number);
+bool sim_is_host_work_pending(const struct sim_context *context);
+extern _Atomic int sim_host_calls;          /* functions of the program that are running */
+extern _Thread_local bool sim_in_host_call; /* the thread runs one, which may not call the driver */
 
 /* stream_state.c */
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
@@ -322,6 +343,7 @@ static inline abi_stream sim_own(abi_stream stream) {
 int sim_wait_stream(abi_stream handle);
 
 /* module.c */
+unsigned sim_occupancy(unsigned threads); /* blocks of that size on one SM */
 /* Of one launch. An error: the kernel needs parameters and has none. */
 int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const *parameters, struct sim_item *item);
 
@@ -355,13 +377,14 @@ int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const
     SIM_TRY(sim_stream_context(handle, &context, &stream))
 
 /* First line of every entry point: injected faults, calls before cuInit, calls in a forked child. */
-#define SIM_ENTER(name)                                                                                                \
-    do {                                                                                                               \
-        if (__builtin_expect(sim_faults_armed | !atomic_load_explicit(&sim.ready, memory_order_acquire) | !*sim_alive, \
-                             0)) {                                                                                     \
-            int early = sim_enter_slow(name);                                                                          \
-            if (early) return early;                                                                                   \
-        }                                                                                                              \
+#define SIM_ENTER(name)                                                                                     \
+    do {                                                                                                    \
+        if (__builtin_expect(sim_faults_armed | !atomic_load_explicit(&sim.ready, memory_order_acquire) |   \
+                                 !*sim_alive | atomic_load_explicit(&sim_host_calls, memory_order_relaxed), \
+                             0)) {                                                                          \
+            int early = sim_enter_slow(name);                                                               \
+            if (early) return early;                                                                        \
+        }                                                                                                   \
     } while (0)
 
 /* An entry point that another function serves, and one that is the same as another entry point. */

@@ -49,7 +49,6 @@ static int own_stream(struct sim_context *context, struct sim_stream **object) {
     }
     SIM_TRY(sim_stream_new(context, (abi_stream *)object, 0, 0));
     (*object)->next_own = own_streams;
-    (*object)->id = (uintptr_t)ABI_STREAM_PER_THREAD;
     own_streams = *object;
     return ABI_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "../../../abi/cuda.h"
+#include "../state/queues.h"
 #include "requests.h"
 
 void client_end(struct node *node, struct client *client) {
@@ -136,6 +137,10 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         if (reply->result != ABI_SUCCESS) return;
         reply_block(reply, block);
         fds[(*fd_count)++] = block->shared_fd;
+        return;
+    case SIM_HOST_DONE:
+        queues_host_done(&client->channel[gpu], request->arg[0]);
+        timeline_advance(node, &node->gpus[gpu], node_now_ns());
         return;
     case SIM_PROCESS: answer_process(node, client, request, reply); return;
     case SIM_MEMORY: {

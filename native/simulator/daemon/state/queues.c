@@ -18,7 +18,8 @@ void queues_take(struct channel *channel) {
         uint64_t number = ++queues->taken;
         if (item.queue >= SIM_QUEUES) item.queue = 0;
         if (item.kind != SIM_ITEM_KERNEL) item.duration_ns = 0;
-        if (item.kind == 0 || item.kind > SIM_ITEM_WAIT) item.kind = SIM_ITEM_STAMP, item.cell = SIM_CELLS;
+        if (item.kind == SIM_ITEM_HOST) item.awaits = true;
+        if (item.kind == 0 || item.kind > SIM_ITEM_HOST) item.kind = SIM_ITEM_STAMP, item.cell = SIM_CELLS;
         uint64_t *active = &queues->active[item.queue / 64], bit = 1ull << item.queue % 64;
         if (*active & bit) queues->next[PLACE(queues->last[item.queue])] = number;
         else queues->first[item.queue] = number;
@@ -27,6 +28,14 @@ void queues_take(struct channel *channel) {
         queues->items[PLACE(number)] = item;
         queues->sms[PLACE(number)] = 0;
     }
+}
+
+void queues_host_done(struct channel *channel, uint64_t number) {
+    struct queues *queues = channel->queues;
+    queues_take(channel);
+    if (!queues || number == 0 || number > queues->taken || queues->taken - number >= SIM_RING_ENTRIES) return;
+    struct sim_item *item = &queues->items[PLACE(number)];
+    if (item->kind == SIM_ITEM_HOST) item->awaits = false;
 }
 
 bool queues_is_empty(const struct channel *channel) {
@@ -67,7 +76,7 @@ static bool is_ready(const struct client *client, uint32_t gpu, uint64_t number)
     const struct queues *queues = client->channel[gpu].queues;
     const struct sim_item *item = &queues->items[PLACE(number)];
     if (queues->sms[PLACE(number)]) return true;
-    if (!is_after_barriers(queues, number)) return false;
+    if (!is_after_barriers(queues, number) || (item->kind == SIM_ITEM_HOST && item->awaits)) return false;
     if (item->kind != SIM_ITEM_WAIT || item->wait_gpu >= SIM_MAX_GPUS || item->wait_queue >= SIM_QUEUES) return true;
     const struct sim_channel *other = client->channel[item->wait_gpu].shared;
     return !other || atomic_load_explicit(&other->done[item->wait_queue], memory_order_relaxed) >= item->wait_number;

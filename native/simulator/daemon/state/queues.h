@@ -18,6 +18,8 @@ struct queues {
 
 /* Copies new items out of the ring, once: the process can overwrite them at any time. */
 void queues_take(struct channel *channel);
+/* The process has done the work that item `number` stands for, if it is such an item and not complete. */
+void queues_host_done(struct channel *channel, uint64_t number);
 /* Whether anything could start, go on or complete at that time. If not, *arrival is lowered to the earliest later
  * submission. */
 bool queues_can_run(const struct client *client, uint32_t gpu, uint64_t at_ns, uint64_t *arrival);

@@ -1,6 +1,6 @@
 /* Copies and fills. They move real bytes on the calling thread: a synchronous one first waits for earlier work, as on a
- * GPU; an asynchronous one takes effect during the call, which no correct program can distinguish from later. Copy
- * engines have no time line of their own. */
+ * GPU; an asynchronous one takes effect during the call, which no correct program can distinguish from later, unless
+ * functions of the host are pending (host_work.c). Copy engines have no time line of their own. */
 #include <string.h>
 
 #include "../sim.h"
@@ -34,6 +34,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     bool device;
     if ((result = sim_check_range(to, bytes, &device)) != ABI_SUCCESS) return result;
     if ((result = sim_check_range(from, bytes, &device)) != ABI_SUCCESS) return result;
+    if (sim_is_host_work_pending(context)) return sim_host_work(context, stream, &step, NULL);
     memmove((void *)to, (void *)from, bytes);
     return ABI_SUCCESS;
 }
@@ -250,6 +251,10 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
     if (result == ABI_SUCCESS && !object) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_step(object, &step, &result)) return result;
     if (wait) result = sim_wait_stream(stream);
+    else if (sim_is_host_work_pending(context)) {
+        result = sim_fill_usable(&step.fill);
+        return result == ABI_SUCCESS ? sim_host_work(context, object, &step, NULL) : result;
+    }
     return result == ABI_SUCCESS ? sim_fill_now(&step.fill) : result;
 }
 

@@ -62,8 +62,7 @@ enum { INTERPROCESS = 4 }; /* a flag: must not measure time */
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_ENTER("cuEventCreate");
     SIM_CURRENT(context);
-    bool measures = !(flags & ABI_EVENT_DISABLE_TIMING);
-    if (!out || (flags & INTERPROCESS && measures)) return ABI_ERROR_INVALID_VALUE;
+    if (!out || flags & ~7u || (flags & 4 && !(flags & ABI_EVENT_DISABLE_TIMING))) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
     if (!event || !cell_take(context, &event->cell)) {
         free(event);
@@ -111,7 +110,7 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS) result = sim_stream_context(stream_handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
-    if (context->gpu != event->context->gpu) return ABI_ERROR_INVALID_HANDLE;
+    if (sim_root(context) != sim_root(event->context)) return ABI_ERROR_INVALID_HANDLE;
     if (!stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_event(stream, event, &result)) return result;
     if (event->item && !sim_is_done(context, event->queue, event->item)) {
@@ -125,10 +124,19 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);
 }
-SIM_SAME(cuEventRecord_ptsz, (abi_event event, abi_stream stream), cuEventRecord(event, sim_own(stream)))
-SIM_SAME(cuEventRecordWithFlags, (abi_event event, abi_stream stream, unsigned flags), cuEventRecord(event, stream))
-SIM_SAME(cuEventRecordWithFlags_ptsz, (abi_event event, abi_stream stream, unsigned flags),
-         cuEventRecord(event, sim_own(stream)))
+SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
+    return cuEventRecord(event, sim_own(stream));
+}
+SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream, unsigned flags) {
+    SIM_ENTER("cuEventRecordWithFlags");
+    SIM_STREAM(stream, context, object);
+    /* As a node of a capture only. */
+    if (flags > 1 || (flags && (!object || !object->capture))) return ABI_ERROR_INVALID_VALUE;
+    return cuEventRecord(event, stream);
+}
+SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream stream, unsigned flags) {
+    return cuEventRecordWithFlags(event, sim_own(stream), flags);
+}
 
 static bool event_done(const struct sim_event *event) {
     return sim_is_done(event->context, event->queue, event->item);

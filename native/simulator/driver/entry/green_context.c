@@ -85,7 +85,10 @@ SIM_EXPORT abi_result cuGreenCtxCreate(abi_green_context *out, abi_resource_desc
     struct green *green = calloc(1, sizeof *green);
     pthread_mutex_lock(&sim.lock);
     int result = green ? sim_context_new(&green->context, 0, device, false) : ABI_ERROR_OUT_OF_MEMORY;
-    if (result == ABI_SUCCESS) green->context->green = true;
+    if (result == ABI_SUCCESS) {
+        green->context->green = true;
+        green->context->green_handle = green;
+    }
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) {
         free(green);
@@ -132,4 +135,34 @@ SIM_EXPORT abi_result cuGreenCtxStreamCreate(abi_stream *out, abi_green_context 
     struct green *green = green_of(handle);
     if (flags != ABI_STREAM_NON_BLOCKING) return ABI_ERROR_INVALID_VALUE;
     return green ? sim_stream_new(green->context, out, flags, priority) : ABI_ERROR_INVALID_CONTEXT;
+}
+
+/* The green context of a stream, or NULL. */
+static abi_green_context green_of_context(const struct sim_context *context) {
+    return (abi_green_context)context->green_handle;
+}
+SIM_EXPORT abi_result cuStreamGetGreenCtx(abi_stream handle, abi_green_context *out) {
+    SIM_ENTER("cuStreamGetGreenCtx");
+    SIM_STREAM(handle, context, stream);
+    if (!out) return ABI_ERROR_INVALID_VALUE;
+    *out = green_of_context(context);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuStreamGetCtx_v2(abi_stream handle, abi_context *out, abi_green_context *green) {
+    SIM_ENTER("cuStreamGetCtx_v2");
+    SIM_STREAM(handle, context, stream);
+    if (!out || !green) return ABI_ERROR_INVALID_VALUE;
+    *out = (abi_context)sim_root(context);
+    *green = green_of_context(context);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuStreamGetCtx_v2_ptsz(abi_stream handle, abi_context *out, abi_green_context *green) {
+    return cuStreamGetCtx_v2(sim_own(handle), out, green);
+}
+SIM_EXPORT abi_result cuCtxGetDevResource(abi_context handle, abi_resource *resource, int type) {
+    SIM_ENTER("cuCtxGetDevResource");
+    struct sim_context *context = (struct sim_context *)handle;
+    if (!sim_is_context(context)) return ABI_ERROR_INVALID_CONTEXT;
+    if (context->green) return cuGreenCtxGetDevResource((abi_green_context)context->green_handle, resource, type);
+    return cuDeviceGetDevResource(context->device, resource, type);
 }

@@ -1,6 +1,7 @@
 /* Entry points of streams: create, wait, query. Waiting for a stream or a context also releases the unused memory of
  * pools. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "../sim.h"
 
@@ -52,9 +53,11 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
     const struct sim_event *awaited = (const struct sim_event *)event;
     if (result != ABI_SUCCESS) return result;
     if (!event || awaited->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if (flags > ABI_EVENT_WAIT_EXTERNAL) return ABI_ERROR_INVALID_VALUE;
     if (!stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_wait(stream, awaited, flags, &result)) return result;
-    if (!awaited->item) return ABI_SUCCESS; /* never recorded */
+    if (flags) return ABI_ERROR_INVALID_VALUE; /* outside of a capture */
+    if (!awaited->item) return ABI_SUCCESS;    /* never recorded */
     struct sim_item item = {.kind = SIM_ITEM_WAIT,
                             .wait_gpu = (uint16_t)awaited->context->gpu,
                             .wait_queue = (uint16_t)awaited->queue,
@@ -68,13 +71,15 @@ SIM_SAME(cuStreamWaitEvent_ptsz, (abi_stream handle, abi_event event, unsigned f
     SIM_EXPORT abi_result name(abi_stream handle, type *out) { \
         SIM_ENTER(#name);                                      \
         SIM_STREAM(handle, context, stream);                   \
-        if (out) *out = (type)(value);                         \
+        if (!out) return ABI_ERROR_INVALID_VALUE;              \
+        *out = (type)(value);                                  \
         return ABI_SUCCESS;                                    \
     }
 STREAM_VALUE(cuStreamGetPriority, int, stream ? stream->priority : 0)
 STREAM_VALUE(cuStreamGetFlags, unsigned, stream ? stream->flags : 0)
 STREAM_VALUE(cuStreamGetCtx, abi_context, context)
-STREAM_VALUE(cuStreamGetId, unsigned long long, stream ? stream->id : (uintptr_t)handle)
+STREAM_VALUE(cuStreamGetId, unsigned long long, stream ? stream->id : (uintptr_t)ABI_STREAM_LEGACY)
+STREAM_VALUE(cuStreamGetDevice, abi_device, context->device)
 
 SIM_EXPORT abi_result cuCtxSynchronize(void) {
     SIM_ENTER("cuCtxSynchronize");
@@ -84,4 +89,45 @@ SIM_EXPORT abi_result cuCtxSynchronize(void) {
     if (result == ABI_SUCCESS) result = sim_wait_all(context);
     sim_pools_trim();
     return result;
+}
+
+/* ---- attributes: kept, without effect ---- */
+static unsigned char *attribute_of(struct sim_stream *stream, int attribute) {
+    static const int KEPT[SIM_STREAM_ATTRIBUTES] = {1, 3, 9, 10}; /* access window, synchronization, memory domains */
+    for (unsigned i = 0; stream && i < SIM_STREAM_ATTRIBUTES; i++) {
+        if (KEPT[i] == attribute) return stream->attributes[i];
+    }
+    return NULL;
+}
+static int copy_attribute(abi_stream handle, int attribute, void *out, const void *in) {
+    SIM_STREAM(handle, context, stream);
+    unsigned char *kept = attribute_of(stream, attribute);
+    if (!kept || (!in && !out)) return ABI_ERROR_INVALID_VALUE;
+    memcpy(in ? kept : out, in ? in : kept, sizeof stream->attributes[0]);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuStreamSetAttribute(abi_stream stream, int attribute, const void *value) {
+    SIM_ENTER("cuStreamSetAttribute");
+    return value ? copy_attribute(stream, attribute, NULL, value) : ABI_ERROR_INVALID_VALUE;
+}
+SIM_EXPORT abi_result cuStreamSetAttribute_ptsz(abi_stream stream, int attribute, const void *value) {
+    return cuStreamSetAttribute(sim_own(stream), attribute, value);
+}
+SIM_EXPORT abi_result cuStreamGetAttribute(abi_stream stream, int attribute, void *value) {
+    SIM_ENTER("cuStreamGetAttribute");
+    return copy_attribute(stream, attribute, value, NULL);
+}
+SIM_EXPORT abi_result cuStreamGetAttribute_ptsz(abi_stream stream, int attribute, void *value) {
+    return cuStreamGetAttribute(sim_own(stream), attribute, value);
+}
+SIM_EXPORT abi_result cuStreamCopyAttributes(abi_stream to, abi_stream from) {
+    SIM_ENTER("cuStreamCopyAttributes");
+    SIM_STREAM(to, context, target);
+    SIM_STREAM(from, other, source);
+    if (!target || !source || context != other) return ABI_ERROR_INVALID_VALUE;
+    memcpy(target->attributes, source->attributes, sizeof target->attributes);
+    return ABI_SUCCESS;
+}
+SIM_EXPORT abi_result cuStreamCopyAttributes_ptsz(abi_stream to, abi_stream from) {
+    return cuStreamCopyAttributes(sim_own(to), sim_own(from));
 }

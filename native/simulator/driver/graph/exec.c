@@ -60,7 +60,9 @@ static int instantiate(abi_graph_exec *out, abi_graph handle, uint64_t flags) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result != ABI_SUCCESS) return result;
-    if (!out || !graph || flags & ~(uint64_t)(ABI_INSTANTIATE_AUTO_FREE | ABI_INSTANTIATE_UPLOAD))
+    /* Priorities of nodes are taken, and change nothing. */
+    if (!out || !graph ||
+        flags & ~(uint64_t)(ABI_INSTANTIATE_AUTO_FREE | ABI_INSTANTIATE_UPLOAD | ABI_INSTANTIATE_NODE_PRIORITY))
         return ABI_ERROR_INVALID_VALUE;
     bool memory = false;
     pthread_mutex_lock(&sim.lock);
@@ -72,7 +74,8 @@ static int instantiate(abi_graph_exec *out, abi_graph handle, uint64_t flags) {
         free(exec);
         free(steps);
     } else {
-        *exec = (struct sim_exec){.magic = EXEC_MAGIC, .auto_free = flags & ABI_INSTANTIATE_AUTO_FREE, .steps = steps};
+        *exec =
+            (struct sim_exec){.magic = EXEC_MAGIC, .flags = flags & ~(uint64_t)ABI_INSTANTIATE_UPLOAD, .steps = steps};
         copy_steps(graph, exec, count);
         if (memory) {
             exec->graph = graph;
@@ -110,6 +113,7 @@ SIM_EXPORT abi_result cuGraphInstantiateWithParams(abi_graph_exec *out, abi_grap
     if (!params) return ABI_ERROR_INVALID_VALUE;
     abi_result result = instantiate(out, graph, params->flags);
     params->result = result == ABI_SUCCESS ? 0 : 1;
+    params->error_node = NULL;
     return result;
 }
 SIM_SAME(cuGraphInstantiateWithParams_ptsz, (abi_graph_exec * out, abi_graph graph, abi_instantiate_params *params),
@@ -122,6 +126,14 @@ SIM_EXPORT abi_result cuGraphExecDestroy(abi_graph_exec handle) {
     pthread_mutex_lock(&sim.lock);
     exec_end(exec);
     pthread_mutex_unlock(&sim.lock);
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuGraphExecGetFlags(abi_graph_exec handle, uint64_t *flags) {
+    SIM_ENTER("cuGraphExecGetFlags");
+    const struct sim_exec *exec = exec_of(handle);
+    if (!exec || !flags) return ABI_ERROR_INVALID_VALUE;
+    *flags = exec->flags;
     return ABI_SUCCESS;
 }
 
@@ -139,7 +151,7 @@ static int begin_all(struct sim_exec *exec) {
     for (size_t i = 0; i < exec->count; i++) {
         struct sim_graph_memory *memory = exec->steps[i].memory;
         if (exec->steps[i].type != ABI_NODE_MEM_ALLOC || !sim_graph_memory_live(memory)) continue;
-        if (!exec->auto_free) return ABI_ERROR_INVALID_VALUE;
+        if (!(exec->flags & ABI_INSTANTIATE_AUTO_FREE)) return ABI_ERROR_INVALID_VALUE;
         sim_graph_memory_free(memory, sim_graph_memory_address(memory));
     }
     return back_all(exec);
@@ -147,6 +159,9 @@ static int begin_all(struct sim_exec *exec) {
 
 static int take_step(struct sim_context *context, struct sim_stream *stream, struct sim_step *step, uint64_t *number) {
     int result = ABI_SUCCESS;
+    bool copies = step->type == ABI_NODE_MEMCPY || step->type == ABI_NODE_MEMSET;
+    if (step->type == ABI_NODE_HOST || (copies && sim_is_host_work_pending(context)))
+        return sim_host_work(context, stream, step, number);
     switch (step->type) {
     case ABI_NODE_KERNEL: return sim_submit(context, stream, &step->item, number);
     case ABI_NODE_MEMCPY: return sim_copy_now(step->to, step->from, step->bytes);
@@ -160,6 +175,17 @@ static int take_step(struct sim_context *context, struct sim_stream *stream, str
         return result;
     default: return ABI_SUCCESS;
     }
+}
+
+/* A launch waits for earlier ones of the same executable graph. */
+static int follow_last(struct sim_context *context, struct sim_stream *stream, const struct sim_exec *exec) {
+    uint32_t queue = stream ? stream->queue : 0;
+    if (!exec->last_item || (exec->last_gpu == context->gpu && exec->last_queue == queue)) return ABI_SUCCESS;
+    struct sim_item item = {.kind = SIM_ITEM_WAIT,
+                            .wait_gpu = (uint16_t)exec->last_gpu,
+                            .wait_queue = (uint16_t)exec->last_queue,
+                            .wait_number = exec->last_item};
+    return sim_submit(context, stream, &item, NULL);
 }
 
 SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_handle) {
@@ -176,8 +202,14 @@ SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_han
     result = begin_all(exec);
     pthread_mutex_unlock(&sim.lock);
     uint64_t number = 0;
+    if (result == ABI_SUCCESS) result = follow_last(context, stream, exec);
     for (size_t i = 0; i < exec->count && result == ABI_SUCCESS; i++)
         result = take_step(context, stream, &exec->steps[i], &number);
+    if (number) {
+        exec->last_gpu = context->gpu;
+        exec->last_queue = stream ? stream->queue : 0;
+        exec->last_item = number;
+    }
     pthread_mutex_lock(&sim.lock);
     for (size_t i = 0; i < exec->count; i++) {
         if (exec->steps[i].memory) sim_graph_memory_busy(exec->steps[i].memory, number);

@@ -92,8 +92,13 @@ static int step_of(abi_node_params *params, struct sim_step *step) {
     case ABI_NODE_KERNEL:
         if (!function) function = params->kernel.kernel;
         if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_VALUE;
+        if (params->kernel.parameters && params->kernel.extra) return ABI_ERROR_INVALID_VALUE;
         return sim_kernel(function, (uint64_t)params->kernel.grid_x * params->kernel.grid_y * params->kernel.grid_z,
                           params->kernel.parameters, &step->item);
+    case ABI_NODE_HOST:
+        step->function = params->host.function;
+        step->data = params->host.data;
+        return step->function ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
     case ABI_NODE_MEMSET:
         step->fill = params->memset;
         return step->fill.element == 1 || step->fill.element == 2 || step->fill.element == 4 ? ABI_SUCCESS
@@ -125,6 +130,7 @@ static int add(abi_graph_node *out, abi_graph handle, abi_node_params *params) {
     struct sim_graph *graph = sim_graph_of(handle);
     struct sim_step step;
     if (!graph || !out || !params) return ABI_ERROR_INVALID_VALUE;
+    if (params->reserved[0] || params->reserved[1] || params->reserved[2]) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     int result = step_of(params, &step);
     if (result == ABI_SUCCESS) result = sim_graph_add(graph, &step, out);
@@ -173,6 +179,15 @@ SIM_EXPORT abi_result cuGraphAddMemsetNode(abi_graph_node *out, abi_graph graph,
     (void)context;
     if (!fill) return ABI_ERROR_INVALID_VALUE;
     abi_node_params params = {.type = ABI_NODE_MEMSET, .memset = *fill};
+    return add(out, graph, &params);
+}
+SIM_EXPORT abi_result cuGraphAddHostNode(abi_graph_node *out, abi_graph graph, const abi_graph_node *after,
+                                         size_t count, const abi_host_node *host) {
+    SIM_ENTER("cuGraphAddHostNode");
+    (void)after;
+    (void)count;
+    if (!host) return ABI_ERROR_INVALID_VALUE;
+    abi_node_params params = {.type = ABI_NODE_HOST, .host = *host};
     return add(out, graph, &params);
 }
 SIM_EXPORT abi_result cuGraphAddMemAllocNode(abi_graph_node *out, abi_graph graph, const abi_graph_node *after,

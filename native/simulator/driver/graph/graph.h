@@ -20,7 +20,10 @@ struct sim_graph {
 struct sim_exec {
     uint32_t magic;
     struct sim_graph *graph; /* NULL once it was destroyed */
-    bool auto_free;
+    uint64_t flags;          /* ABI_INSTANTIATE_* */
+    /* The end of its last launch: GPU, queue and item. */
+    uint32_t last_gpu, last_queue;
+    uint64_t last_item;
     struct sim_step *steps;
     size_t count;
 };

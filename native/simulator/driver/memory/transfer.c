@@ -19,16 +19,25 @@ int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
     return result;
 }
 
-int sim_fill_now(const abi_memset_node *fill) {
-    int result = ABI_SUCCESS;
-    for (size_t row = 0; row < fill->height && result == ABI_SUCCESS && fill->width; row++) {
+void sim_fill_there(const abi_memset_node *fill) {
+    for (size_t row = 0; row < fill->height; row++) {
         char *at = (char *)(fill->to + row * fill->pitch);
-        bool device;
-        result = sim_check_range((abi_devptr)at, fill->width * fill->element, &device);
-        if (result != ABI_SUCCESS) break;
         if (fill->element == 1) memset(at, (int)fill->value, fill->width);
         for (size_t i = 0; fill->element == 2 && i < fill->width; i++) ((uint16_t *)at)[i] = (uint16_t)fill->value;
         for (size_t i = 0; fill->element == 4 && i < fill->width; i++) ((uint32_t *)at)[i] = fill->value;
     }
+}
+
+int sim_fill_usable(const abi_memset_node *fill) {
+    int result = ABI_SUCCESS;
+    bool device;
+    for (size_t row = 0; row < fill->height && result == ABI_SUCCESS && fill->width; row++)
+        result = sim_check_range(fill->to + row * fill->pitch, fill->width * fill->element, &device);
+    return result;
+}
+
+int sim_fill_now(const abi_memset_node *fill) {
+    int result = sim_fill_usable(fill);
+    if (result == ABI_SUCCESS) sim_fill_there(fill);
     return result;
 }
