@@ -67,38 +67,12 @@ export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, append
   const path = join(stateFolder, 'audit.log');
   const files = [`${path}.1`, path];
   mkdirSync(stateFolder, { recursive: true });
-  const recordIn = (line: string): readonly ActionRecord[] => {
-    const read = attempt(() => readRecord(JSON.parse(line)));
-    if (read.ok && read.value) return [read.value];
-    log.warn(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
-    return [];
-  };
-  const recent = latest(files, RECENT).flatMap(recordIn);
-  const steps = latest(files, STEPS, isStepLine).flatMap(recordIn);
+  const { recent, steps } = readAudit(files, log);
   /** Ends a line that a crash cut, so that it does not spoil the next one. */
   let gap = endsMidLine(path) ? '\n' : '';
-  const lost = 'a stop that was being carried out is not in the audit log';
-  const stopping = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, {
-    lost,
-    log,
-    mode: 0o640,
-    sync: false,
-  });
-  const begun = stopping.found;
-  // The earlier agent may have ended after it wrote the line.
-  const isRecorded = recent.some((record) => isSameAction(record, begun));
-  let isBegun = begun !== undefined;
-  const finish = () => {
-    try {
-      if (isBegun) stopping.remove();
-      isBegun = false;
-    } catch (error) {
-      log.warn(`stopping.json: ${(error as Error).message}`);
-    }
-  };
-  if (isRecorded) finish();
+  const stopping = openStopping(stateFolder, recent, log);
 
-  const waiting: { readonly record: ActionRecord; readonly line: string }[] = [];
+  const waiting: string[] = [];
   const write = (line: string): void => {
     const before = sizeOf(path);
     try {
@@ -113,39 +87,31 @@ export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, append
   };
   /** In their order. Throws where the disk is full. */
   const writeWaiting = (): void => {
-    for (let first = waiting[0]; first; first = waiting[0]) {
-      write(first.line);
+    for (let first = waiting[0]; first !== undefined; first = waiting[0]) {
+      write(first);
       waiting.shift();
     }
-    finish();
+    stopping.finish();
   };
   const forget = (): void => {
-    let bytes = waiting.reduce((sum, { line }) => sum + line.length, 0);
-    for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.line.length ?? bytes)
+    let bytes = waiting.reduce((sum, line) => sum + line.length, 0);
+    for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.length ?? bytes)
       log.warn('audit.log: too many records wait for disk space; the oldest one is only in this log');
   };
   return {
-    interrupted: begun === undefined || isRecorded ? undefined : { ...begun, result: 'interrupted' },
-    begin(record) {
-      try {
-        stopping.write(record);
-        isBegun = true;
-      } catch (error) {
-        // The stop goes on without the file.
-        log.warn(`stopping.json: ${(error as Error).message}`);
-      }
-    },
+    interrupted: stopping.interrupted,
+    begin: stopping.begin,
     add(record) {
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
       if (!STATELESS.has(record.action)) steps.push(record);
       if (steps.length > STEPS) steps.shift();
-      waiting.push({ record, line: JSON.stringify(record) });
+      const line = JSON.stringify(record);
+      waiting.push(line);
       try {
         writeWaiting();
       } catch (error) {
-        const text = `audit.log: ${(error as Error).message}; writing is retried; the record: ${JSON.stringify(record)}`;
-        log.warn(text);
+        log.warn(`audit.log: ${(error as Error).message}; writing is retried; the record: ${line}`);
         forget();
       }
     },
@@ -161,6 +127,51 @@ export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, append
     },
     recent: () => recent,
     steps: () => steps,
+  };
+}
+
+/** The file of the stop that is being carried out. */
+function openStopping(stateFolder: string, recent: readonly ActionRecord[], log: Pick<Logger, 'warn'>) {
+  const lost = 'a stop that was being carried out is not in the audit log';
+  const options = { lost, log, mode: 0o640, sync: false };
+  const file = openStateFile(join(stateFolder, 'stopping.json'), STOPPING_FORMAT, options);
+  const begun = file.found;
+  let isBegun = begun !== undefined;
+  const trying = (work: () => void): void => {
+    const done = attempt(work);
+    // A stop goes on without the file.
+    if (!done.ok) log.warn(`stopping.json: ${done.error}`);
+  };
+  const finish = () =>
+    trying(() => {
+      if (isBegun) file.remove();
+      isBegun = false;
+    });
+  // The earlier agent may have ended after it wrote the line.
+  const isRecorded = recent.some((record) => isSameAction(record, begun));
+  if (isRecorded) finish();
+  return {
+    interrupted: begun === undefined || isRecorded ? undefined : ({ ...begun, result: 'interrupted' } as const),
+    begin: (record: ActionRecord) =>
+      trying(() => {
+        file.write(record);
+        isBegun = true;
+      }),
+    finish,
+  };
+}
+
+/** What the last agent left. */
+function readAudit(files: readonly string[], log: Pick<Logger, 'warn'>) {
+  const recordIn = (line: string): readonly ActionRecord[] => {
+    const read = attempt(() => readRecord(JSON.parse(line)));
+    if (read.ok && read.value) return [read.value];
+    log.warn(`audit.log: a line cannot be read: ${line.slice(0, 80)}`);
+    return [];
+  };
+  return {
+    recent: latest(files, RECENT).flatMap(recordIn),
+    steps: latest(files, STEPS, isStepLine).flatMap(recordIn),
   };
 }
 

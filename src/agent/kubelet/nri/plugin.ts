@@ -126,16 +126,9 @@ const GPU_NODE = /^\/dev\/nvidia\d+$/;
 const hasGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
   wasGivenGpus(annotations) || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
 
-export function startNri(options: NriOptions): Nri {
-  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, cdiKind = CDI_KIND } = options;
-  const { devicesFor = (gpus) => gpus.map((uuid) => `${cdiKind}=${uuid}`) } = options;
+/** The containers and sandboxes that there are. */
+function createInventory(options: NriOptions) {
   const known = new Set<string>();
-  let trunk: Socket | undefined;
-  let retry: NodeJS.Timeout | undefined;
-  let retryMs = SHORTEST_RETRY_MS;
-  let inSync = false;
-  let closing = false;
-
   const learnSandbox = (pod: RuntimePod | undefined | null) => {
     if (!pod || pod.id === '' || known.has(pod.id)) return;
     known.add(pod.id);
@@ -150,13 +143,109 @@ export function startNri(options: NriOptions): Nri {
   const forget = (id: string) => {
     if (known.delete(id)) options.onRemoved(id);
   };
+  const onEvent = (event: number, pod: RuntimePod | null, container: RuntimeContainer | null) => {
+    if (event === EVENT.removeContainer) forget(container?.id ?? '');
+    else if (event === EVENT.removePodSandbox) forget(pod?.id ?? '');
+    else if (event === EVENT.runPodSandbox) learnSandbox(pod);
+    else learn(pod, container);
+  };
+  return { known, learnSandbox, learn, forget, onEvent };
+}
+
+/** Answers the runtime's calls. */
+function createCalls(options: NriOptions) {
+  const { cdiKind = CDI_KIND, devicesFor = (gpus: readonly string[]) => gpus.map((uuid) => `${cdiKind}=${uuid}`) } =
+    options;
+  const { known, learnSandbox, learn, forget, onEvent } = createInventory(options);
+
+  const synchronize = (payload: Buffer, present: Set<string>, podsSeen: Map<string, RuntimePod>): boolean => {
+    const { pods, containers, more } = readable('SynchronizeRequest', payload);
+    for (const pod of pods) {
+      podsSeen.set(pod.id, pod);
+      present.add(pod.id);
+      learnSandbox(pod);
+    }
+    for (const container of containers) {
+      present.add(container.id);
+      const pod = podsSeen.get(container.pod_sandbox_id);
+      learn(pod, container);
+      if (pod && LIVING.includes(container.state) && !hasGpus(container))
+        options.onMissed?.(containerOf(pod, container));
+    }
+    if (!more) {
+      for (const id of known) if (!present.has(id)) forget(id);
+      podsSeen.clear();
+      present.clear();
+    }
+    return more;
+  };
+  const createContainer = (payload: Buffer): Buffer | Refused => {
+    const { pod, container } = readable('ContainerRequest', payload);
+    learn(pod, container);
+    const gpus = pod && container ? (options.gpusOf(pod.uid, container.name) ?? []) : [];
+    const env = container?.env ?? [];
+    const devices = gpus.length === 0 ? [] : devicesFor(gpus, env);
+    // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up to 2.3).
+    const refusal = refusalOf(devices, env);
+    if (refusal !== undefined) {
+      const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;
+      options.log.warn(message);
+      return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
+    }
+    return adjustment(devices, { [GIVEN_ANNOTATION]: gpus.join(',') });
+  };
+
+  /**
+   * For one connection: the payload of the answer, or a refusal; undefined: there is no such method. Throws where the
+   * bytes are not such a request. `onSynchronized`: all that is there is known.
+   */
+  return (onSynchronized: () => void) => {
+    const present = new Set<string>();
+    const podsSeen = new Map<string, RuntimePod>();
+    return (method: string, payload: Buffer): Buffer | Refused | undefined => {
+      const event = EVENT_OF_METHOD.get(method);
+      if (event !== undefined) {
+        const { pod, container } = readable('ContainerRequest', payload);
+        onEvent(event, pod, container);
+        return nothing();
+      }
+      switch (method) {
+        case 'Configure':
+          return subscription(Object.values(EVENT));
+        case 'Synchronize': {
+          const more = synchronize(payload, present, podsSeen);
+          if (!more) onSynchronized();
+          return synchronized(more);
+        }
+        case 'CreateContainer':
+          return createContainer(payload);
+        case 'StateChange': {
+          const { event: kind, pod, container } = readable('StateChangeEvent', payload);
+          onEvent(kind, pod, container);
+          return nothing();
+        }
+        case 'Shutdown':
+          return nothing();
+        default:
+          return undefined;
+      }
+    };
+  };
+}
+
+export function startNri(options: NriOptions): Nri {
+  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX } = options;
+  const callsOf = createCalls(options);
+  let trunk: Socket | undefined;
+  let retry: NodeJS.Timeout | undefined;
+  let retryMs = SHORTEST_RETRY_MS;
+  let inSync = false;
+  let closing = false;
 
   const begin = () => {
     const current = connect(path);
     trunk = current;
     const reader = createFrameReader();
-    const present = new Set<string>();
-    const podsSeen = new Map<string, RuntimePod>();
     const send = (message: Message) => {
       current.write(framesOf(message));
     };
@@ -171,77 +260,12 @@ export function startNri(options: NriOptions): Nri {
       retry = setTimeout(begin, retryMs);
       retryMs = Math.min(2 * retryMs, LONGEST_RETRY_MS);
     };
+    const handle = callsOf(() => {
+      clearTimeout(silence);
+      inSync = true;
+      retryMs = SHORTEST_RETRY_MS;
+    });
     const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
-
-    /** The payload of the answer, or a refusal; undefined: there is no such method. Throws where the bytes are not such
-     * a request. */
-    const handle = (method: string, payload: Buffer): Buffer | Refused | undefined => {
-      const event = EVENT_OF_METHOD.get(method);
-      if (event !== undefined) {
-        const { pod, container } = readable('ContainerRequest', payload);
-        onEvent(event, pod, container);
-        return nothing();
-      }
-      switch (method) {
-        case 'Configure':
-          return subscription(Object.values(EVENT));
-        case 'Synchronize': {
-          const { pods, containers, more } = readable('SynchronizeRequest', payload);
-          for (const pod of pods) {
-            podsSeen.set(pod.id, pod);
-            present.add(pod.id);
-            learnSandbox(pod);
-          }
-          for (const container of containers) {
-            present.add(container.id);
-            const pod = podsSeen.get(container.pod_sandbox_id);
-            learn(pod, container);
-            if (pod && LIVING.includes(container.state) && !hasGpus(container))
-              options.onMissed?.(containerOf(pod, container));
-          }
-          if (!more) {
-            for (const id of known) if (!present.has(id)) forget(id);
-            podsSeen.clear();
-            present.clear();
-            clearTimeout(silence);
-            inSync = true;
-            retryMs = SHORTEST_RETRY_MS;
-          }
-          return synchronized(more);
-        }
-        case 'CreateContainer': {
-          const { pod, container } = readable('ContainerRequest', payload);
-          learn(pod, container);
-          const gpus = pod && container ? (options.gpusOf(pod.uid, container.name) ?? []) : [];
-          const env = container?.env ?? [];
-          const devices = gpus.length === 0 ? [] : devicesFor(gpus, env);
-          // Runtimes pass over a plugin that removes a variable of the container's own, or replaces it (containerd up
-          // to 2.3).
-          const refusal = refusalOf(devices, env);
-          if (refusal !== undefined) {
-            const message = `${pod?.namespace}/${pod?.name}/${container?.name} is not made: ${refusal}`;
-            options.log.warn(message);
-            return { code: FAILED_PRECONDITION, message: `${NRI_PLUGIN}: ${message}` };
-          }
-          return adjustment(devices, { [GIVEN_ANNOTATION]: gpus.join(',') });
-        }
-        case 'StateChange': {
-          const { event, pod, container } = readable('StateChangeEvent', payload);
-          onEvent(event, pod, container);
-          return nothing();
-        }
-        case 'Shutdown':
-          return nothing();
-        default:
-          return undefined;
-      }
-    };
-    const onEvent = (event: number, pod: RuntimePod | null, container: RuntimeContainer | null) => {
-      if (event === EVENT.removeContainer) forget(container?.id ?? '');
-      else if (event === EVENT.removePodSandbox) forget(pod?.id ?? '');
-      else if (event === EVENT.runPodSandbox) learnSandbox(pod);
-      else learn(pod, container);
-    };
 
     const take = ({ connection, stream, type, payload }: Message) => {
       if (connection === RUNTIME_CONNECTION && type === RESPONSE) {
