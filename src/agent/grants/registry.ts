@@ -81,37 +81,76 @@ export type RegistryOptions = {
 export function openRegistry(options: RegistryOptions): Registry {
   const { volumes, native } = options;
   const live = createLiveGrants(options);
-  const { store, change } = live;
+  const { entries, files, store, pages, renewal, broken, unread } = live;
+  const { list, get, entryOf, updateLeases } = entries;
   for (const id of store.ids()) live.adoptStored(id);
-  live.updateLeases();
+  updateLeases();
+
+  const change = (id: string, parts: Partial<Grant>): LiveGrant => {
+    const entry = entryOf(id);
+    const grant: Grant = { ...entry.grant, ...parts };
+    // What needs disk space comes first; whatever fails, disk, page and registry agree afterwards.
+    const replaceStored = store.prepare(grant);
+    try {
+      files.writePage(grant, entry);
+      replaceStored();
+    } catch (error) {
+      live.tryRepair(entry);
+      throw error;
+    }
+    entry.grant = grant;
+    updateLeases();
+    return entry;
+  };
 
   return {
-    list: live.list,
-    get: live.get,
+    list,
+    get,
     create: (request) => createProcessGrant(live, options, request),
     createPod: (shares, { inUse }) => createPodGrants(live, options, shares, inUse),
     holdsAll: (podUid, target) =>
-      volumes?.containers(target).every((container) => live.get(podGrantId(podUid, container)) !== undefined) ?? false,
-    repair: live.repair,
-    renew: () => live.renewal.next(live.list().filter(({ grant }) => !live.broken.has(grant.id))),
-    isBehind: live.renewal.isBehind,
+      volumes?.containers(target).every((container) => get(podGrantId(podUid, container)) !== undefined) ?? false,
+    repair() {
+      if (unread.size() === 0 && broken.size() === 0) return;
+      for (const id of unread.ids()) {
+        if (get(id)) unread.forget(id);
+        else live.adoptStored(id);
+      }
+      for (const id of broken.ids()) live.tryRepair(entryOf(id));
+      updateLeases();
+    },
+    renew: () => renewal.next(list().filter(({ grant }) => !broken.has(grant.id))),
+    isBehind: renewal.isBehind,
     resize: (id, gpus) => change(id, { gpus }),
     change,
-    updateLeases: live.updateLeases,
+    updateLeases,
     remove: live.remove,
     readLedger(entry, locksForMs) {
       const { ledgerFd, ledgerPath, grant, reading } = entry;
       entry.reading = native.readLedger(ledgerFd, SLOTS, grant.gpus.length, reading, ledgerPath, locksForMs);
       return entry.reading;
     },
-    clearLedger: live.clearLedger,
-    writeFeedback: live.pages.writeFeedback,
-    touch: live.pages.touch,
-    refreshProfiles() {
-      for (const entry of live.list()) live.pages.rewrite(entry);
+    clearLedger(entry) {
+      try {
+        const rates = entry.compute ? ratesOf(entry.grant) : undefined;
+        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.gpus.length, rates);
+        entry.ledgerTurn += 1;
+        entries.emitChanged();
+      } catch (error) {
+        broken.add(entry.grant.id); // the file was truncated, and the disk is full
+        throw error;
+      }
     },
-    subscribe: live.subscribe,
-    close: live.close,
+    writeFeedback: pages.writeFeedback,
+    touch: pages.touch,
+    refreshProfiles() {
+      for (const entry of list()) pages.rewrite(entry);
+    },
+    subscribe: entries.subscribe,
+    close() {
+      for (const entry of list()) live.closeFiles(entry);
+      entries.clear();
+    },
   };
 }
 
@@ -140,13 +179,13 @@ function createPodGrants(
   if (!inUse) volumes.mount(target, names, native.ledgerFileBytes(SLOTS, mostGpus), libraries(build));
   for (const share of shares) {
     const id = podGrantId(share.owner.podUid, share.container);
-    const before = live.get(id);
+    const before = live.entries.get(id);
     const grant: Grant = { ...share, id, createdMs: Date.now() };
     if (inUse && before) {
       live.tryRepair(before);
     } else if (inUse) {
       live.adopt(grant);
-      live.updateLeases();
+      live.entries.updateLeases();
     } else {
       // Of a volume that was never published, or is not mounted any more: its open files are of the former one.
       if (before) live.remove(id);
@@ -155,31 +194,69 @@ function createPodGrants(
   }
 }
 
-/** The registered grants with their files, and how they come and go. */
-type LiveGrants = ReturnType<typeof createLiveGrants>;
-
-function createLiveGrants(options: RegistryOptions) {
-  const { stateFolder, native, volumes, profileOf, log, build = BUILD_FOLDER, heldEngine } = options;
-  const { leasedOf = () => new Set<string>() } = options;
-  const store = createGrantStore(stateFolder);
+/** The registered grants, and which of them have a lease page. */
+function createEntries(leasedOf: NonNullable<RegistryOptions['leasedOf']>, onLease: (entry: LiveGrant) => void) {
   const live = new Map<string, LiveGrant>();
   /** The same list until a grant comes, goes or changes. */
   let listed: readonly LiveGrant[] | undefined;
+  const listeners: (() => void)[] = [];
   const list = (): readonly LiveGrant[] => {
     listed ??= [...live.values()];
     return listed;
   };
-  const listeners: (() => void)[] = [];
   const emitChanged = (): void => {
     for (const listener of listeners) listener();
   };
-
   /** With a grant that is being made. */
   const leasedNow = (grant?: Grant): ReadonlySet<string> => {
     const others = list().flatMap((entry) => (entry.grant.id === grant?.id ? [] : [entry.grant]));
     return leasedOf(grant ? [...others, grant] : others);
   };
-  const pageOf = (grant: Grant) => pageContent(grant, leasedNow(grant).has(grant.id), profileOf);
+  return {
+    list,
+    leasedNow,
+    emitChanged,
+    subscribe: (listener: () => void): void => void listeners.push(listener),
+    get: (id: string): LiveGrant | undefined => live.get(id),
+    entryOf(id: string): LiveGrant {
+      const entry = live.get(id);
+      if (!entry) throw new Error(`no grant ${id} on this node`);
+      return entry;
+    },
+    add(entry: LiveGrant): void {
+      live.set(entry.grant.id, entry);
+      listed = undefined;
+    },
+    delete(id: string): void {
+      live.delete(id);
+      listed = undefined;
+    },
+    clear(): void {
+      live.clear();
+      listed = undefined;
+    },
+    updateLeases(): void {
+      listed = undefined;
+      const leased = leasedNow();
+      for (const entry of live.values()) {
+        const isLeased = entry.compute && leased.has(entry.grant.id);
+        if (isLeased === entry.leased) continue;
+        entry.leased = isLeased;
+        onLease(entry);
+      }
+      emitChanged();
+    },
+  };
+}
+
+/** The files of the registered grants, and how grants come and go. */
+type LiveGrants = ReturnType<typeof createLiveGrants>;
+
+function createLiveGrants(options: RegistryOptions) {
+  const { stateFolder, native, volumes, profileOf, log, build = BUILD_FOLDER, heldEngine } = options;
+  const store = createGrantStore(stateFolder);
+  const entries = createEntries(options.leasedOf ?? (() => new Set()), (entry) => pages.touch(entry));
+  const pageOf = (grant: Grant) => pageContent(grant, entries.leasedNow(grant).has(grant.id), profileOf);
   const brought = enginesIn(build);
   const wanted = heldEngine ?? brought.at(-1);
   const files = createGrantFiles({ native, volumes, build, wanted, pageOf, log });
@@ -217,28 +294,8 @@ function createLiveGrants(options: RegistryOptions) {
    * outside. */
   const adopt = (grant: Grant): void => {
     const entry = open(grant);
-    live.set(grant.id, entry);
-    listed = undefined;
+    entries.add(entry);
     tryRepair(entry);
-  };
-
-  const updateLeases = (): void => {
-    listed = undefined;
-    const leased = leasedNow();
-    for (const entry of live.values()) {
-      const isLeased = entry.compute && leased.has(entry.grant.id);
-      if (isLeased !== entry.leased) {
-        entry.leased = isLeased;
-        pages.touch(entry);
-      }
-    }
-    emitChanged();
-  };
-
-  const entryOf = (id: string): LiveGrant => {
-    const entry = live.get(id);
-    if (!entry) throw new Error(`no grant ${id} on this node`);
-    return entry;
   };
 
   /** Limits pages and ledgers of running processes are kept as they are; only the page's own fields are written
@@ -263,17 +320,8 @@ function createLiveGrants(options: RegistryOptions) {
   const adoptStored = (id: string): void => unread.run(id, `grant ${id} cannot be adopted`, () => readStored(id));
 
   return {
-    store,
-    pages,
-    renewal,
-    broken,
-    list,
-    get: (id: string): LiveGrant | undefined => live.get(id),
-    adopt,
-    adoptStored,
-    tryRepair,
-    updateLeases,
-    subscribe: (listener: () => void): void => void listeners.push(listener),
+    ...{ entries, files, store, pages, renewal, broken, unread },
+    ...{ adopt, adoptStored, tryRepair, closeFiles },
 
     /** Registered with all of its files, or nothing of it is left. `fill` puts more into its folder. */
     make(grant: Grant, fill: (folder: string) => void = () => {}): LiveGrant {
@@ -289,32 +337,14 @@ function createLiveGrants(options: RegistryOptions) {
         rmSync(folder, { recursive: true, force: true });
         throw error;
       }
-      live.set(grant.id, entry);
-      updateLeases();
-      return entry;
-    },
-
-    change(id: string, parts: Partial<Grant>): LiveGrant {
-      const entry = entryOf(id);
-      const grant: Grant = { ...entry.grant, ...parts };
-      // What needs disk space comes first; whatever fails, disk, page and registry agree afterwards.
-      const replaceStored = store.prepare(grant);
-      try {
-        files.writePage(grant, entry);
-        replaceStored();
-      } catch (error) {
-        tryRepair(entry);
-        throw error;
-      }
-      entry.grant = grant;
-      updateLeases();
+      entries.add(entry);
+      entries.updateLeases();
       return entry;
     },
 
     remove(id: string): void {
-      const entry = entryOf(id);
-      live.delete(id);
-      listed = undefined;
+      const entry = entries.entryOf(id);
+      entries.delete(id);
       broken.forget(id);
       renewal.forget(id);
       closeFiles(entry);
@@ -323,35 +353,7 @@ function createLiveGrants(options: RegistryOptions) {
       } catch (error) {
         log.warn(`grant ${id} has ended, and its folder cannot be removed: ${(error as Error).message}`);
       }
-      updateLeases();
-    },
-
-    repair(): void {
-      if (unread.size() === 0 && broken.size() === 0) return;
-      for (const id of unread.ids()) {
-        if (live.has(id)) unread.forget(id);
-        else adoptStored(id);
-      }
-      for (const id of broken.ids()) tryRepair(entryOf(id));
-      updateLeases();
-    },
-
-    clearLedger(entry: LiveGrant): void {
-      try {
-        const rates = entry.compute ? ratesOf(entry.grant) : undefined;
-        native.clearLedger(entry.ledgerFd, SLOTS, entry.grant.gpus.length, rates);
-        entry.ledgerTurn += 1;
-        emitChanged();
-      } catch (error) {
-        broken.add(entry.grant.id); // the file was truncated, and the disk is full
-        throw error;
-      }
-    },
-
-    close(): void {
-      for (const entry of live.values()) closeFiles(entry);
-      live.clear();
-      listed = undefined;
+      entries.updateLeases();
     },
   };
 }
