@@ -21,6 +21,7 @@ static void must(abi_result result, const char *what) {
 int main(int argc, char **argv) {
     if (argc != 3) return 2;
     unsigned long held = strtoul(argv[1], NULL, 10), calls = strtoul(argv[2], NULL, 10);
+    if (held == 0) return 2;
     abi_context context;
     abi_vmm_handle handle;
     abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = {ABI_LOCATION_DEVICE, 0}};
