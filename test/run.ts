@@ -3,7 +3,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { arm64Reason, EMULATED_BUILD } from './support/toolchains/arm64.ts';
@@ -33,9 +33,8 @@ const root = join(import.meta.dirname, '..');
 const cache = process.env.COTENANT_COMPILER_CACHE;
 const compilers = cache ? [`CC=${cache} gcc`, `CXX=${cache} g++`] : [];
 const make = ['make', '-C', 'native', '--no-print-directory', '-j2', ...compilers];
-/** How many files of native, sanitizers and integration, but for those that run alone: two are quicker on two
- * processors, and hold one another up. */
-const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? 1);
+/** Files of native, sanitizers, integration and cluster that run at the same time, but for those that run alone. */
+const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? Math.min(2, availableParallelism()));
 /** Shares, stalls and steps of kernels in real time. */
 const NATIVE_ALONE = [
   'compute/gate',
@@ -114,7 +113,13 @@ const LAYERS: Layer[] = [
     concurrency: 1,
     budgetMinutes: 3,
   },
-  { name: 'cluster', prepare: [['node', 'test/cluster/prepare.ts']], concurrency: 1, budgetMinutes: 20 },
+  {
+    name: 'cluster',
+    prepare: [['node', 'test/cluster/prepare.ts']],
+    concurrency: FILES_AT_ONCE,
+    alone: ['chaos', 'node/compute', 'placement/burst'].map((name) => `test/cluster/${name}.test.ts`),
+    budgetMinutes: 20,
+  },
   {
     name: 'guest',
     prepare: [make, [...make, 'tests'], ['node', 'test/guest/prepare.ts']],
