@@ -285,6 +285,8 @@ int sim_capture_forbids_unsafe(void);                         /* "potentially un
 int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
 int sim_fill_now(const abi_memset_node *fill);
 int sim_fill_usable(const abi_memset_node *fill); /* checks the range alone */
+
+/* fill.c */
 void sim_fill_there(const abi_memset_node *fill); /* that range was checked */
 
 /* memory/vmm.c */

@@ -131,7 +131,7 @@ test.serial('ranks of one process each go on while no arbiter runs', async (t) =
   for (const { result } of ranks) t.true((await result).collectives > 30);
 });
 
-test.serial('a process that is stopped with work under way holds back no other of its container', async (t) => {
+test.serial('a stopped process with work under way holds back no other of its container', async (t) => {
   const { node, grants } = await bench(t, [{ percent: 50 }, { percent: 50 }]);
   const preload = grants[0]?.cuda ?? '';
   const neighbor = streams<{ kernels: number }>(t, node, ['busy', '12000'], { preload: grants[1]?.cuda ?? '' });

@@ -19,6 +19,7 @@
 #define SLOW_PAGE_FLAGS (COT_LIMITS_PAGE_ISOLATE_MEMORY | COT_LIMITS_PAGE_HAS_FEEDBACK)
 #define SPIN_TRIES 16
 #define LONGEST_PAUSE_NS 500000u
+#define VISIT_NS 30000000000ull /* the agent writes its heartbeat more often */
 #define WAIT_NS 2000000000ull   /* how long a request waits for announced requests to be decided */
 #define LITTLE_LEFT_FRACTION 8u /* little is left: less than this fraction of the limit */
 
@@ -138,6 +139,11 @@ static void back_off(unsigned tries) {
     nanosleep(&pause, NULL);
 }
 
+static bool agent_visits(void) {
+    const uint64_t *beat = &cot->at.page->header.heartbeat_ns;
+    return cot_boottime_ns() - __atomic_load_n(beat, __ATOMIC_RELAXED) < VISIT_NS;
+}
+
 /* The slow path of cot_reserve: the request did not fit, and is not announced any more.
  *
  * First it reclaims memory: what this process's pools and graphs keep unused, and the slots of dead processes. Then
@@ -165,10 +171,10 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes,
                 cot_hooks.reclaim(gpu);
                 continue;
             }
-            /* Memory that the GPU frees late, and exported memory, come back by themselves: wait until the agent has
-             * seen where they are. */
+            /* Memory that the GPU frees late, and exported memory, come back by themselves: wait until the agent, if
+             * there is one, has seen where they are. */
             uint64_t least = limits.releases_late ? sum(gpu, false).held : others.held;
-            uint64_t unsure = cot_exported_pending(gpu);
+            uint64_t unsure = agent_visits() ? cot_exported_pending(gpu) : 0;
             if ((!limits.releases_late && !unsure) ||
                 least - (unsure < least ? unsure : least) + needed > limits.memory_bytes)
                 return false;

@@ -19,15 +19,6 @@ int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes) {
     return result;
 }
 
-void sim_fill_there(const abi_memset_node *fill) {
-    for (size_t row = 0; row < fill->height; row++) {
-        char *at = (char *)(fill->to + row * fill->pitch);
-        if (fill->element == 1) memset(at, (int)fill->value, fill->width);
-        for (size_t i = 0; fill->element == 2 && i < fill->width; i++) ((uint16_t *)at)[i] = (uint16_t)fill->value;
-        for (size_t i = 0; fill->element == 4 && i < fill->width; i++) ((uint32_t *)at)[i] = fill->value;
-    }
-}
-
 int sim_fill_usable(const abi_memset_node *fill) {
     int result = ABI_SUCCESS;
     bool device;
