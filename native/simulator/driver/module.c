@@ -233,7 +233,7 @@ SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
     SIM_ENTER("cuModuleGetLoadingMode");
     if (!mode) return ABI_ERROR_INVALID_VALUE;
     const char *asked = getenv("CUDA_MODULE_LOADING");
-    *mode = asked && !strcmp(asked, "EAGER") ? 1 : 2; /* lazy: what a real driver does, unless told otherwise */
+    *mode = asked && !strcmp(asked, "EAGER") ? 1 : 2; /* lazy: what a real driver does, unless set otherwise */
     return ABI_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 /* Managed memory beyond its allocation: attachment to streams, prefetching and advice. All of it stays where it is, so
- * these calls change what is told of a range, and nothing else. */
+ * these calls change the attributes of a range, and nothing else. */
 #include <stdlib.h>
 #include <string.h>
 

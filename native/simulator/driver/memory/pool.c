@@ -288,7 +288,7 @@ SIM_EXPORT abi_result cuMemPoolTrimTo(abi_pool handle, size_t keep) {
     return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
-/* Attributes that are only told, of CUDA 13.0 and later. */
+/* Attributes that can only be read, of CUDA 13.0 and later. */
 enum { ALLOCATION_TYPE = 9, HANDLE_TYPES = 10, LOCATION_ID = 11, LOCATION_TYPE = 12, MAX_SIZE = 13 };
 
 SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void *value) {
