@@ -161,7 +161,7 @@ function upgraded() {
       native,
       volumes: podVolumes(native),
       profileOf: () => ({ contextBytes: 0, granuleBytes: 0, releasesLate: false }),
-      log: loggerTo(problems),
+      log: loggerTo(problems, 'warn'),
       build,
       heldEngine,
     });
