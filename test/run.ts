@@ -117,7 +117,7 @@ const LAYERS: Layer[] = [
     name: 'cluster',
     prepare: [['node', 'test/cluster/prepare.ts']],
     concurrency: FILES_AT_ONCE,
-    alone: ['chaos', 'node/compute', 'placement/burst'].map((name) => `test/cluster/${name}.test.ts`),
+    alone: ['bed', 'chaos', 'node/compute', 'placement/burst'].map((name) => `test/cluster/${name}.test.ts`),
     budgetMinutes: 20,
   },
   {
