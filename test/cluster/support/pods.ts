@@ -1,7 +1,6 @@
 // Pods of the tests: creates them, waits for them, reads their output and sends commands to them.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { eventually } from '../../support/native/node.ts';
 import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
@@ -41,7 +40,7 @@ export type Pod = {
   readonly spec: {
     readonly nodeName?: string;
     readonly schedulerName?: string;
-    readonly containers?: readonly { readonly name: string }[];
+    readonly containers?: readonly { readonly name: string; readonly args?: readonly string[] }[];
     readonly initContainers?: readonly { readonly name: string }[];
   };
   readonly status?: {
@@ -205,6 +204,9 @@ export async function eventsOf(bed: Bed, name: string, namespace = 'default'): P
   return list?.items ?? [];
 }
 
+const ANSWER_MS = 120_000;
+const ENDED = 'ended';
+
 /** Output of a container over all its runs; read on the node, which is cheap. */
 export function outputOf(bed: Bed, { metadata }: Pod, container = 'main'): readonly string[] {
   const { namespace, name, uid } = metadata;
@@ -244,15 +246,29 @@ export type Attached = {
   leave(): Promise<void>;
 };
 
-/** Attaches to a running client. Earlier answers are not repeated. */
+/**
+ * Attaches to a running client. Answers are read from the container's log: what it prints before the runtime has attached
+ * its output, which may be after its input, is in no stream.
+ */
 export function attach(bed: Bed, name: string, namespace = 'default', container = 'main'): Attached {
+  const pod = bed.get<Pod>('pod', name, namespace);
+  if (!pod) throw new Error(`there is no pod ${namespace}/${name}`);
   const child = bed.talk('attach', '--quiet', '-i', '-n', namespace, name, '-c', container);
-  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  child.stdout.resume();
+  /** Commands of its arguments, each with a line of output. */
+  const first = pod.spec.containers?.find((one) => one.name === container)?.args?.length ?? 0;
   const ask = async (command: string): Promise<readonly number[]> => {
+    const has = () => outputOf(bed, pod, container).length >= first || undefined;
+    await eventually(has, `${namespace}/${name} has carried out its arguments`);
+    const before = outputOf(bed, pod, container).length;
     child.stdin.write(`${command}\n`);
-    const { value, done } = await lines.next();
-    if (done) throw new Error(`${namespace}/${name} ended at: ${command}`);
-    return String(value).split(' ').map(Number);
+    const answered = () => {
+      const answer = outputOf(bed, pod, container)[before];
+      return answer ?? (child.exitCode === null && child.signalCode === null ? undefined : ENDED);
+    };
+    const answer = await eventually(answered, `${namespace}/${name} answers: ${command}`, ANSWER_MS);
+    if (answer === ENDED) throw new Error(`${namespace}/${name} ended at: ${command}`);
+    return answer.split(' ').map(Number);
   };
   return {
     ask,
