@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import { startArbiter } from '../../support/native/arbiter.ts';
-import { BUILD, environment, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { BUILD, environment, type SimulatedNode, startNode, WITHOUT_LEAK_CHECK } from '../../support/native/node.ts';
 import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 export const FORMS = ['bare', 'granted', 'share', 'mounted'] as const;
@@ -54,7 +54,7 @@ async function environmentOf(t: ExecutionContext, form: Form, node: SimulatedNod
 }
 
 async function run(env: Record<string, string>, args: readonly string[]): Promise<Rule[]> {
-  const child = spawn(PROGRAM, args, { env, stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(PROGRAM, args, { env: { ...env, ...WITHOUT_LEAK_CHECK }, stdio: ['ignore', 'pipe', 'inherit'] });
   const [output, [code, signal]] = await Promise.all([text(child.stdout), once(child, 'exit')]);
   if (code !== 0) throw new Error(`${PROGRAM} ended with ${signal ?? code}`);
   return readRules(output);

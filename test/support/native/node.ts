@@ -17,6 +17,12 @@ export const COMPILER = EMULATED ? join(BUILD, 'cc') : 'gcc';
 /** The interposer's files in BUILD: the preloaded objects and their engines. */
 export const interposerFiles = (): readonly string[] => [...PRELOADED, ...enginesIn(BUILD).map(engineName)];
 
+/**
+ * Of programs that end without destroying their streams, events and contexts, as programs may: what the simulated driver keeps
+ * of these is on its heap. AddressSanitizer looks for all else in them, and for leaks in the other programs.
+ */
+export const WITHOUT_LEAK_CHECK = { LSAN_OPTIONS: 'detect_leaks=0' };
+
 /** The environment of a program of BUILD and of what is preloaded into it; a sanitizer's runtime has to come first. */
 export function environment(variables: Readonly<Record<string, string>>, preload = ''): Record<string, string> {
   const inherited = ['ASAN_OPTIONS', 'LSAN_OPTIONS', 'UBSAN_OPTIONS', 'TSAN_OPTIONS'].flatMap((name) => {

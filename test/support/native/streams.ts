@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { BUILD, environment, type SimulatedNode, type Teardown } from './node.ts';
+import { BUILD, environment, type SimulatedNode, type Teardown, WITHOUT_LEAK_CHECK } from './node.ts';
 
 export type Running<Answer> = {
   readonly child: ChildProcess;
@@ -18,6 +18,7 @@ export function streams<Answer = unknown>(
   { preload = '', gpu = 0, limitMs = 20_000 }: { preload?: string; gpu?: number; limitMs?: number } = {},
 ): Running<Answer> {
   const variables = {
+    ...WITHOUT_LEAK_CHECK,
     PATH: process.env.PATH ?? '',
     LD_LIBRARY_PATH: node.lib,
     CUDA_VISIBLE_DEVICES: String(gpu),

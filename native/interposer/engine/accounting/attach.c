@@ -294,8 +294,8 @@ abi_result cot_attach_slow(void) {
 }
 
 abi_result cot_cuInit(unsigned flags) {
-    struct cot_visible_devices change;
-    cot_visible_devices_begin(&change);
+    struct cot_visible_devices change = {0};
+    if (!cot_attached()) cot_visible_devices_begin(&change); /* else the driver has its list */
     abi_result result = CALL_REAL(cuInit, (unsigned), flags);
     cot_visible_devices_end(&change);
     return result == ABI_SUCCESS ? cot_attach() : result;
