@@ -79,6 +79,8 @@ const LAYERS: Layer[] = [
       '!test/native/interposer/objects/shipped.test.ts',
       '!test/native/interposer/symbols/conformance.test.ts',
       '!test/native/interposer/symbols/driver-discovery.test.ts',
+      // It counts instructions, with valgrind.
+      '!test/native/interposer/memory/mappings.test.ts',
       'test/sanitizers/**/*.test.ts',
     ],
     sanitize: sanitizing,
