@@ -218,7 +218,7 @@ bool Library::process_utilization(Device device, uint64_t last_seen_us, std::vec
     }
     static nvml_abi_process_utilization rows[MAX_ROWS];
     unsigned count = MAX_ROWS;
-    return ask(device, plain, &rows[0], &count, last_seen_us) && add(rows, count);
+    return ask(device, plain, &rows[0], &count, static_cast<unsigned long long>(last_seen_us)) && add(rows, count);
 }
 
 } // namespace nvml
