@@ -121,6 +121,7 @@ struct sim_stream {
     _Atomic uint64_t capture; /* ID of its capture; 0 = none */
     unsigned char attributes[SIM_STREAM_ATTRIBUTES][64];
     struct sim_stream *next_own; /* of a thread's default stream: that of another context */
+    struct sim_stream *next, *before; /* of all that were not destroyed */
 };
 /* A queue of the channel: one stream's, or several where a process has very many. */
 struct sim_queue {
@@ -165,6 +166,7 @@ struct sim_state {
     struct sim_channel *channel[SIM_MAX_GPUS];
     pthread_mutex_t queue_lock[SIM_MAX_GPUS];
     struct sim_queue queues[SIM_MAX_GPUS][SIM_QUEUES];
+    struct sim_stream *streams;
     uint32_t cell_next[SIM_MAX_GPUS], *cell_free[SIM_MAX_GPUS], cell_free_count[SIM_MAX_GPUS];
     struct sim_context *contexts;
     struct sim_context *primary[SIM_MAX_GPUS];

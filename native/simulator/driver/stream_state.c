@@ -27,6 +27,9 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
     pthread_mutex_lock(&sim.lock);
     stream->id = ++sim.next_id;
     stream->queue = take_queue(context);
+    stream->next = sim.streams;
+    if (stream->next) stream->next->before = stream;
+    sim.streams = stream;
     pthread_mutex_unlock(&sim.lock);
     *out = (abi_stream)stream;
     return ABI_SUCCESS;
@@ -35,6 +38,8 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
 void sim_stream_end(struct sim_stream *stream) {
     pthread_mutex_lock(&sim.lock);
     sim.queues[stream->context->gpu][stream->queue].streams--;
+    if (stream->next) stream->next->before = stream->before;
+    *(stream->before ? &stream->before->next : &sim.streams) = stream->next;
     pthread_mutex_unlock(&sim.lock);
     stream->magic = 0; /* its queued work continues, as with the real driver */
     free(stream);

@@ -80,8 +80,8 @@ static void select_granted(const struct granted *grant, const char *wanted, char
     }
 }
 
-/* The last list. It is used again as long as the program's variables are the same, and is reachable, as the program's
- * leak checker would report it otherwise. */
+/* The last list, behind a pointer to the one before it. It is used again as long as the program's variables are the
+ * same. All are reachable, as the program's leak checker would report them otherwise. */
 static char **_Atomic latest;
 
 static bool is_latest(char **list, const char *text) {
@@ -110,8 +110,9 @@ void cot_visible_devices_begin(struct cot_visible_devices *change) {
     }
     size_t count = 0, kept = 0;
     while (environ[count]) count++;
-    char **made = malloc((count + 2) * sizeof *made + sizeof text);
+    char **made = malloc((count + 3) * sizeof *made + sizeof text);
     if (!made) return;
+    char **link = made++;
     made[kept++] = memcpy(made + count + 2, text, sizeof text);
     for (size_t i = 0; i < count; i++) {
         if (strncmp(environ[i], NAME "=", sizeof NAME) != 0) made[kept++] = environ[i];
@@ -119,7 +120,8 @@ void cot_visible_devices_begin(struct cot_visible_devices *change) {
     made[kept] = NULL;
     change->before = environ;
     change->made = made;
-    atomic_store(&latest, made);
+    do *link = (char *)list;
+    while (!atomic_compare_exchange_weak(&latest, &list, made));
     environ = made;
 }
 
