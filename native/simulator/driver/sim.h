@@ -120,7 +120,7 @@ struct sim_stream {
     _Atomic uint64_t last;    /* number of the last item submitted to it */
     _Atomic uint64_t capture; /* ID of its capture; 0 = none */
     unsigned char attributes[SIM_STREAM_ATTRIBUTES][64];
-    struct sim_stream *next_own; /* of a thread's default stream: that of another context */
+    struct sim_stream *next_own;      /* of a thread's default stream: that of another context */
     struct sim_stream *next, *before; /* of all that were not destroyed */
 };
 /* A queue of the channel: one stream's, or several where a process has very many. */
