@@ -81,8 +81,7 @@ static void select_granted(const struct granted *grant, const char *wanted, char
     }
 }
 
-/* The last list, behind a pointer to the one before it. It is used again as long as the program's variables are the
- * same. All are reachable, as the program's leak checker would report them otherwise. */
+/* The last list, which is used again as long as the program's variables are the same. */
 static char **_Atomic latest;
 
 static bool is_latest(char **list, const char *text) {
@@ -112,10 +111,9 @@ void cot_visible_devices_begin(struct cot_visible_devices *change) {
     size_t count = 0, kept = 0;
     while (environ[count]) count++;
     /* Not from the heap: it outlives the engine, and a leak checker of the program would report it. */
-    size_t bytes = (count + 3) * sizeof(char *) + sizeof text;
+    size_t bytes = (count + 2) * sizeof(char *) + sizeof text;
     char **made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (made == MAP_FAILED) return;
-    char **link = made++;
     made[kept++] = memcpy(made + count + 2, text, sizeof text);
     for (size_t i = 0; i < count; i++) {
         if (strncmp(environ[i], NAME "=", sizeof NAME) != 0) made[kept++] = environ[i];
@@ -123,8 +121,7 @@ void cot_visible_devices_begin(struct cot_visible_devices *change) {
     made[kept] = NULL;
     change->before = environ;
     change->made = made;
-    do *link = (char *)list;
-    while (!atomic_compare_exchange_weak(&latest, &list, made));
+    atomic_store(&latest, made);
     environ = made;
 }
 
