@@ -73,7 +73,7 @@ async function answerTo(
 export function serveSnapshots(source: LocalSource, options: ServeOptions): Promise<HttpServer> {
   const { path, user, log, limits = LIMITS } = options;
   const served = new WeakSet<Socket>();
-  let second = { fromMs: 0, answers: 0 };
+  let second = { fromMs: Number.NEGATIVE_INFINITY, answers: 0 };
 
   /** Waits until the limit of answers per second allows another one. */
   const pace = async () => {
