@@ -59,9 +59,8 @@ export function createSamplingInterval({
   let quiet = 0;
   return {
     after(state) {
-      const isSame = before?.containers === state.containers && isQuiet(state.sample, before.sample);
+      quiet = isQuiet(state.sample, before?.sample) ? quiet + 1 : 0;
       before = state;
-      quiet = isSame ? quiet + 1 : 0;
       if (isUrgent(state)) return urgentIntervalMs;
       return quiet >= QUIET_SAMPLES ? restMs : intervalMs;
     },

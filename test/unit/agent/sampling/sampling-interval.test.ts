@@ -29,7 +29,8 @@ function stateOf(
     failures: {},
   };
 }
-const QUIET = () => stateOf([gpu(0)]);
+/** The containers of each sample are made anew, as in the agent. */
+const QUIET = () => stateOf([gpu(0)], {}, [...CONTAINERS]);
 
 /** A pace whose node has been quiet until it rested. */
 function rested(settings = SETTINGS) {
@@ -44,12 +45,11 @@ test('after ten samples that showed nothing new the next ones come half as often
   t.is(pace.after(QUIET()), 2000);
 });
 
-test('any change wakes the sampler: memory, work, processes, ledgers, Xids or problems', (t) => {
+test('any change wakes the sampler: memory, work, processes, Xids or problems', (t) => {
   const news: Record<string, NodeState> = {
     memory: stateOf([gpu(0, { usedBytes: MIB })]),
     work: stateOf([gpu(0, { utilizationPercent: 1 })]),
     process: stateOf([gpu(0)], {}, CONTAINERS, [...PROCESSES]),
-    ledger: stateOf([gpu(0)], {}, [...CONTAINERS]),
     list: stateOf([gpu(0, { processLists: ['compute'] })]),
     lost: stateOf([gpu(0, { healthy: false })]),
     gpu: stateOf([gpu(0), gpu(1)]),
