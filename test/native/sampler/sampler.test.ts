@@ -342,9 +342,9 @@ for (const [code, what] of [
     const { until, seen } = follow(t, node, 1, { COTENANT_SIM_FAULTS: faults });
     const count = ({ errors }: Sample, call: string) =>
       errors.find((one) => one.call === call && one.code === code)?.count;
+    const began = Date.now(); // before the failure, which this program may read late
     const [gpu] = (await until(({ round }) => round === 4, 'the second failure')).gpus;
     t.deepEqual([gpu?.processLists.includes('compute'), gpu?.processLists.includes('graphics')], [false, true]);
-    const began = Date.now();
     const sample = await until(({ gpus }) => gpus[0]?.processLists.includes('compute') === true, 'it answers again');
     const tookMs = Date.now() - began;
     t.true(tookMs > 1000 && tookMs < 10_000, `${tookMs} ms`);

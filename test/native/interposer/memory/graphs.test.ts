@@ -192,7 +192,7 @@ test('a graph with reserved memory can be launched in a full grant, on any strea
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 168 * MIB }]);
   const client = await readyClient(t, node, { preload: grant.cuda });
   const { graph } = await memoryGraph(client, 40 * MIB);
-  await client.must(`node-kernel ${graph} 200000`);
+  await client.must(`node-kernel ${graph} 2000000`);
   const exec = await client.must(`instantiate-params ${graph} 2`);
   const stream = await client.must('stream');
   await client.must(`alloc ${24 * MIB}`);
