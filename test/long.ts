@@ -18,6 +18,11 @@ const PARTS: readonly Part[] = [
     },
   },
   {
+    name: 'reviews',
+    words: ['unit', 'test/unit/webhook/properties.test.ts'],
+    environment: { COTENANT_REVIEWS: '1000000' },
+  },
+  {
     name: 'attack',
     words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },

@@ -96,6 +96,12 @@ export function withoutGpus(entries: readonly unknown[]): readonly unknown[] {
   return withEntry(entries, NO_DEVICES);
 }
 
+/** The variables with those of `more` that are not among them. */
+export function withMissing(entries: readonly unknown[], more: Readonly<Record<string, string>>): readonly unknown[] {
+  const missing = Object.entries(more).filter(([name]) => findLastNamed(entries, name) === undefined);
+  return [...entries, ...missing.map(([name, value]) => ({ name, value }))];
+}
+
 /** The entry that counts: of several with one name, Kubernetes takes the last. */
 export function findLastNamed(entries: readonly unknown[], name: string): unknown {
   return entries.findLast((entry) => textAt(entry, 'name') === name);

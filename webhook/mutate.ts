@@ -10,11 +10,12 @@ import { forbidden, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
 import { ownAmounts } from '../src/request/amounts.ts';
 import type { PodContainer } from '../src/request/containers.ts';
+import { type Dialect, owns } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import { type DeviceRoute, rulesOf, type WebhookConfiguration } from './config.ts';
-import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withoutGpus } from './environment.ts';
+import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withMissing, withoutGpus } from './environment.ts';
 import { requirePlugin } from './required-plugins.ts';
 import { checkContainer, checkGrantKeys, checkPod, checkUniqueNames, ownSchedulers } from './validate-pod.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
@@ -73,8 +74,8 @@ export function mutatePod(
   if (problems.length > 0) return { kind: 'refused', problems };
 
   const warnings = [...reading.warnings, ...unknownAnnotations(annotations)];
-  const foreign = dialects.flatMap((dialect) => dialect.resources).filter((name) => !OWN_RESOURCES.includes(name));
-  const context: Context = { rules, deviceRoute: configuration.deviceRoute, foreign, warnings };
+  const foreign = (name: string) => dialects.some((dialect) => owns(dialect, name));
+  const context: Context = { rules, dialects, deviceRoute: configuration.deviceRoute, foreign, warnings };
   const patched = new Map<unknown, JsonObject>();
   for (const { spec, name } of containers) {
     const share = shares.get(name);
@@ -132,24 +133,29 @@ function warningsWithoutShare(containers: readonly PodContainer[], annotations: 
 
 type Context = {
   readonly rules: Rules;
+  readonly dialects: readonly Dialect[];
   readonly deviceRoute: DeviceRoute;
-  /** Resources of other dialects, which are replaced by ours. */
-  readonly foreign: readonly string[];
+  /** Resources of a dialect, which are replaced by ours. */
+  readonly foreign: (resource: string) => boolean;
   readonly warnings: string[];
 };
 
 function withShare(
   container: JsonObject,
   share: ContainerRequest,
-  { rules, deviceRoute, foreign, warnings }: Context,
+  { rules, dialects, deviceRoute, foreign, warnings }: Context,
 ): JsonObject {
   const environment = shareEnvironment(listAt(container, 'env'), share.name, deviceRoute, rules.driverCapabilities);
   warnings.push(...environment.warnings);
   const resources = objectAt(container, 'resources');
+  // Only with the dialect's own amounts: a webhook of an earlier version may have patched the container without them.
+  const isPatched = OWN_RESOURCES.some((name) => field(objectAt(resources, 'limits'), name) !== undefined);
+  const dialect = isPatched ? undefined : dialects.find(({ name }) => name === share.dialect);
+  const variables = dialect?.variables?.(share) ?? {};
   const amounts = ownAmounts(share.gpus);
   return {
     ...container,
-    env: environment.entries,
+    env: withMissing(environment.entries, variables),
     resources: {
       ...resources,
       limits: withAmounts(objectAt(resources, 'limits'), amounts, foreign),
@@ -161,7 +167,7 @@ function withShare(
 
 /** A container that gets no GPU, in a pod with a share. Zero amounts of a dialect are removed, so that nothing counts
  * them. */
-function withoutShare(container: JsonObject, foreign: readonly string[]): JsonObject {
+function withoutShare(container: JsonObject, foreign: Context['foreign']): JsonObject {
   const env = withoutGpus(listAt(container, 'env'));
   if (field(container, 'resources') === undefined) return { ...container, env };
   const resources = objectAt(container, 'resources');
@@ -173,8 +179,8 @@ function withoutShare(container: JsonObject, foreign: readonly string[]): JsonOb
 }
 
 /** The map with our amounts and without the dialect's names. An amount of the right value keeps its text. */
-function withAmounts(map: JsonObject, amounts: ReadonlyMap<string, string>, foreign: readonly string[]): JsonObject {
-  const entries = Object.entries(map).filter(([name]) => !foreign.includes(name) && !OWN_RESOURCES.includes(name));
+function withAmounts(map: JsonObject, amounts: ReadonlyMap<string, string>, foreign: Context['foreign']): JsonObject {
+  const entries = Object.entries(map).filter(([name]) => !foreign(name));
   for (const [name, amount] of amounts) {
     const present = field(map, name);
     entries.push([name, present !== undefined && sameQuantity(present, amount) ? present : amount]);

@@ -9,7 +9,19 @@ import { acceptCardsKey } from './earlier-names.ts';
 import { isContainerName } from './names.ts';
 
 /** Off unless the operator switches them on: their names mean different things in different clusters. */
-export const FOREIGN_DIALECT_NAMES = ['ack', 'metagpu', 'hami', 'volcano', 'vgpu-manager', 'tke'] as const;
+export const FOREIGN_DIALECT_NAMES = [
+  'ack',
+  'metagpu',
+  'hami',
+  'volcano',
+  'vgpu-manager',
+  'tke',
+  'koordinator',
+  'kai',
+  'kubeshare',
+  'nos',
+  'nvidia',
+] as const;
 export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];
 
@@ -47,6 +59,14 @@ export const MOST_MEMORY_BYTES = 2 ** 50;
 
 const wholeMib = v.pipe(whole(MIB, MOST_MEMORY_BYTES), v.multipleOf(MIB, 'whole MiB in bytes'));
 
+/** Percent of a GPU, in hundredths of a percent: a third of a GPU is 33.33. */
+const percentOfGpu = v.pipe(
+  v.number(),
+  v.minValue(0.01),
+  v.maxValue(99.99),
+  v.check((percent) => Math.round(percent * 100) / 100 === percent, 'percent with at most two decimals'),
+);
+
 /** Memory of one GPU. `units` and `percent` get their size from the GPU (`resolveShare`). */
 const memoryAmount = v.variant('kind', [
   v.object({ kind: v.literal('bytes'), bytes: wholeMib }),
@@ -59,7 +79,7 @@ const memoryAmount = v.variant('kind', [
     }),
     v.check(({ units, unitBytes }) => units * unitBytes <= MOST_MEMORY_BYTES, 'an amount that a node can have'),
   ),
-  v.object({ kind: v.literal('percent'), percent: whole(1, 99) }),
+  v.object({ kind: v.literal('percent'), percent: percentOfGpu }),
   v.object({ kind: v.literal('whole') }),
 ]);
 export type MemoryAmount = v.InferOutput<typeof memoryAmount>;
@@ -149,7 +169,8 @@ export function resolveLimit(share: GpuShare, gpuTotalBytes: number): number {
 
 /**
  * `units` follow cGPU: a GPU of T MiB has floor(T / unit) units, and n of them are floor(T x n / units) MiB, so that
- * all units together are the whole GPU. `percent` follows MetaGPU: floor(T / 100) x n MiB. Both in MiB, as those count.
+ * all units together are the whole GPU. `percent` follows MetaGPU: floor(T / 100) x n MiB, rounded down where n has
+ * decimals. Both in MiB, as those count.
  */
 function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
   const totalMiB = Math.floor(gpuTotalBytes / MIB);
@@ -159,7 +180,8 @@ function resolveAmount(amount: MemoryAmount, gpuTotalBytes: number): number {
     case 'whole':
       return gpuTotalBytes;
     case 'percent':
-      return Math.floor(totalMiB / 100) * amount.percent * MIB;
+      // In hundredths, which are whole numbers: a product of decimals can fall short of a whole MiB.
+      return Math.floor((Math.floor(totalMiB / 100) * Math.round(amount.percent * 100)) / 100) * MIB;
     case 'units': {
       const units = Math.floor(totalMiB / (amount.unitBytes / MIB));
       // A GPU smaller than one unit: the literal size, which is more than the GPU has.

@@ -30,8 +30,11 @@ export function collectAmounts(
   const limits = mapAt(resources, 'limits', containerPath, problems);
   const requests = mapAt(resources, 'requests', containerPath, problems);
   if (limits === undefined && requests === undefined) return found;
+  const taken = new Set<string>();
   for (const dialect of dialects) {
-    for (const resource of dialect.resources) {
+    for (const resource of namesOf(dialect, [limits, requests])) {
+      if (taken.has(resource)) continue;
+      taken.add(resource);
       const limit = field(limits, resource);
       const request = field(requests, resource);
       if (limit === undefined && request === undefined) continue;
@@ -53,6 +56,13 @@ export function collectAmounts(
     }
   }
   return found;
+}
+
+/** The dialect's resources, with those in the maps in the place of a beginning. */
+function namesOf({ resources }: Dialect, maps: readonly (JsonObject | undefined)[]): readonly string[] {
+  return resources.flatMap((name) =>
+    name.endsWith('-') ? maps.flatMap((map) => Object.keys(map ?? {}).filter((key) => key.startsWith(name))) : name,
+  );
 }
 
 function mapAt(resources: unknown, key: string, path: string, problems: Problem[]): JsonObject | undefined {

@@ -30,6 +30,7 @@ import { field, type JsonObject } from '../common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
 import { parseWhole } from '../common/quantity.ts';
 import { notWeakerThan } from '../policy/mode.ts';
+import type { Dialect, ForeignChoice } from './dialects/dialect.ts';
 import type { Rules } from './rules/namespace-rules.ts';
 
 export type Choices = {
@@ -49,6 +50,7 @@ export type Choices = {
 };
 
 const LONGEST_LIST = 32;
+const UUID = /^GPU-[0-9A-Za-z-]{1,60}$/;
 /** Enough for a list of that length whose entries hold two of Kubernetes' longest names each. */
 const LONGEST_TEXT = 8192;
 
@@ -106,9 +108,37 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
     enforcement: one(ENFORCEMENT_ANNOTATION, MODES, notWeakerThan(rules.enforcement)),
     gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
-    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, /^GPU-[0-9A-Za-z-]{1,60}$/, 'GPU-8f3c0d52-...'),
+    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, UUID, 'GPU-8f3c0d52-...'),
     templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),
   };
+}
+
+/**
+ * The annotations with ours in the place of those of other systems that mean the same, where the namespace allows the
+ * value and the pod has none of ours. A warning names those that are not read.
+ */
+export function withForeignChoices(
+  annotations: JsonObject,
+  dialects: readonly Dialect[],
+  rules: Rules,
+  warnings: string[],
+): JsonObject {
+  const own = new Map<string, unknown>();
+  for (const { annotation, own: key, instead } of dialects.flatMap(({ choices = [] }) => choices)) {
+    const value = field(annotations, annotation);
+    if (value === undefined) continue;
+    if (key === undefined || !isAllowed(key, String(value), rules))
+      warnings.push(`${annotation}: not read; write ${instead}, where it is allowed`);
+    else if (field(annotations, key) !== undefined || own.has(key))
+      warnings.push(`${annotation}: no effect beside ${key}`);
+    else own.set(key, value);
+  }
+  return own.size === 0 ? annotations : { ...annotations, ...Object.fromEntries(own) };
+}
+
+function isAllowed(key: NonNullable<ForeignChoice['own']>, value: string, rules: Rules): boolean {
+  if (key === PLACEMENT_ANNOTATION) return rules.placements.some((placement) => placement === value);
+  return rules.allowGpuUuid && value.split(',').every((uuid) => UUID.test(uuid.trim()));
 }
 
 function notAllowed(key: string, value: string, right: string): Problem {

@@ -11,15 +11,21 @@ import {
   REQUEST_ANNOTATION,
   TEMPLATE_ANNOTATION,
 } from '../api/names.ts';
-import { type ContainerRequest, type MemoryIsolation, nominalBytes, smallShareWarning } from '../api/request.ts';
+import {
+  type ContainerRequest,
+  type GpuShare,
+  type MemoryIsolation,
+  nominalBytes,
+  smallShareWarning,
+} from '../api/request.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../common/json.ts';
 import { forbidden, invalid, missing, type Problem } from '../common/problem.ts';
-import { sameQuantity } from '../common/quantity.ts';
+import { formatBytes, sameQuantity } from '../common/quantity.ts';
 import { type Amounts, type AmountsByDialect, amountPath, ownAmounts, sameAmounts, showAmounts } from './amounts.ts';
 import { annotationPath, type Choices } from './annotations.ts';
 import type { PodContainer } from './containers.ts';
 import { cotenant } from './dialects/cotenant.ts';
-import type { Answer, Dialect } from './dialects/dialect.ts';
+import { type Answer, type Dialect, owns } from './dialects/dialect.ts';
 import type { Rules, Template } from './rules/namespace-rules.ts';
 
 /** What the containers of one pod are read with. Problems and warnings are added to its lists. */
@@ -84,7 +90,7 @@ function readRecord(
   const path = annotationPath(REQUEST_ANNOTATION);
   const dialect = context.dialects.find((candidate) => candidate.name === record.dialect);
   const asked = new Map(Object.entries(record.asked));
-  const amounts = new Map([...asked].filter(([key]) => dialect?.resources.includes(key)));
+  const amounts = new Map([...asked].filter(([key]) => dialect !== undefined && owns(dialect, key)));
   const environment = new Map([...asked].filter(([key]) => dialect?.environment.includes(key)));
   if (dialect === undefined || amounts.size === 0 || amounts.size + environment.size !== asked.size) {
     const wrong = `records a request of "${name}" in the dialect ${record.dialect}, which is not read here`;
@@ -144,7 +150,13 @@ function readDialect(
     return undefined;
   }
   for (const warning of answer.value.warnings) if (!warnings.includes(warning)) warnings.push(warning);
-  return answer.value;
+  return { ...answer.value, gpus: answer.value.gpus.map((gpu) => withDefaultCores(gpu, rules)) };
+}
+
+/** A whole GPU has all its compute. */
+function withDefaultCores(gpu: GpuShare, { defaults: { gpuCores } }: Rules): GpuShare {
+  const isComplete = gpu.coresPercent !== undefined || gpu.memory.kind === 'whole';
+  return gpuCores === undefined || isComplete ? gpu : { ...gpu, coresPercent: gpuCores };
 }
 
 /** The request as it is recorded; adds a problem for what the rules or the pod's annotations do not allow. */
@@ -165,6 +177,7 @@ function toRequest(
     const right = `write ${GPU_MEMORY}, or have allowUncountedMemory switched on`;
     problems.push(forbidden(`${path}.resources.limits`, showAmounts(asked), wrong, right));
   }
+  problems.push(...checkMost(answer.gpus, rules, `${path}.resources.limits`, showAmounts(asked)));
   const bytes = answer.gpus.map(({ memory }) => nominalBytes(memory)).filter((one) => one !== undefined);
   const small = smallShareWarning(Math.min(...bytes));
   if (small !== undefined) warnings.push(`${name}: ${small}`);
@@ -180,6 +193,28 @@ function toRequest(
     }
   }
   return { name, kind, dialect: dialect.name, asked: Object.fromEntries(asked), memoryIsolation, gpus: answer.gpus };
+}
+
+/** What is more than the namespace allows one container. */
+function checkMost(gpus: readonly GpuShare[], { most }: Rules, path: string, asked: string): Problem[] {
+  const sum = (amounts: readonly (number | undefined)[]): number | undefined =>
+    amounts.reduce<number | undefined>((a, b) => (a === undefined || b === undefined ? undefined : a + b), 0);
+  const problems: Problem[] = [];
+  const refuse = (resource: string, largest: string, wrong: string) => {
+    problems.push(
+      forbidden(path, asked, `${wrong}; at most ${largest} is allowed`, `write ${resource}: ${largest} or less`),
+    );
+  };
+  if (most.gpu !== undefined && gpus.length > most.gpu) refuse(GPU, String(most.gpu), `is ${gpus.length} GPUs`);
+  const memory = sum(gpus.map((gpu) => nominalBytes(gpu.memoryLimit ?? gpu.memory)));
+  if (most.gpuMemory !== undefined && (memory === undefined || memory > most.gpuMemory)) {
+    const size = memory === undefined ? 'no fixed amount' : formatBytes(memory);
+    refuse(GPU_MEMORY, formatBytes(most.gpuMemory), `is ${size} of ${GPU_MEMORY}`);
+  }
+  const cores = sum(gpus.map(({ coresPercent }) => coresPercent ?? 0)) ?? 0;
+  if (most.gpuCores !== undefined && cores > most.gpuCores)
+    refuse(GPU_CORES, String(most.gpuCores), `is ${cores} of ${GPU_CORES}`);
+  return problems;
 }
 
 /** The variables that a dialect reads. One with `valueFrom` has no value yet and is refused. */

@@ -6,9 +6,10 @@ import type { ContainerRequest, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import { field, isObject, type JsonObject, objectAt } from '../common/json.ts';
 import { invalid, type Problem } from '../common/problem.ts';
-import { collectAmounts } from './amounts.ts';
-import { annotationPath, readChoices } from './annotations.ts';
+import { type Amounts, type AmountsByDialect, collectAmounts } from './amounts.ts';
+import { annotationPath, readChoices, withForeignChoices } from './annotations.ts';
 import { listContainers, type PodContainer } from './containers.ts';
+import type { Dialect } from './dialects/dialect.ts';
 import { dialectsOf } from './dialects/index.ts';
 import { type PodContext, readContainer } from './read-container.ts';
 import type { Rules } from './rules/namespace-rules.ts';
@@ -38,22 +39,31 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const annotations = objectAt(metadata, 'annotations');
   const dialects = dialectsOf(rules);
   const problems: Problem[] = checkMaps(pod);
-  const written = containers.map((container) => collectAmounts(container, dialects, problems));
+  const wrongRecord: Problem[] = [];
+  const recorded = readRecorded(annotations, wrongRecord);
+  const labels = objectAt(metadata, 'labels');
+  const inLimits = containers.map((container) => collectAmounts(container, dialects, problems));
+  const written = withPodAmounts(inLimits, { containers, annotations, labels, recorded, dialects, problems });
   const hasTemplate = field(annotations, TEMPLATE_ANNOTATION) !== undefined;
   if (!hasTemplate && problems.length === 0 && written.every((amounts) => amounts.size === 0)) {
     return { kind: 'none', containers };
   }
 
+  const isUsed = ({ name }: Dialect) => [...recorded.values()].some(({ dialect }) => dialect === name);
+  const used = dialects.filter((one) => written.some((amounts) => amounts.has(one)) || isUsed(one));
+  const warnings: string[] = [];
+  const chosen = withForeignChoices(annotations, used, rules, warnings);
   const context: PodContext = {
     rules,
     dialects,
-    labels: objectAt(metadata, 'labels'),
+    labels,
     annotations,
-    choices: readChoices(annotations, rules, problems),
-    recorded: readRecorded(annotations, problems),
+    choices: readChoices(chosen, rules, problems),
+    recorded,
     problems,
-    warnings: [],
+    warnings,
   };
+  problems.push(...wrongRecord);
   const templates = templatesByContainer(containers, context);
   const read = containers
     .map((container, index) =>
@@ -68,6 +78,44 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   return problems.length > 0
     ? { kind: 'refused', problems }
     : { kind: 'request', containers, request, warnings: context.warnings };
+}
+
+type PodMaps = Pick<PodContext, 'annotations' | 'labels' | 'recorded' | 'dialects' | 'problems'> & {
+  readonly containers: readonly PodContainer[];
+};
+
+/**
+ * The amounts of the containers with those that annotations and labels of the pod hold for one of them. They stay on a
+ * pod that was patched: what is recorded of a container counts then, and shows which one it was before other injectors
+ * added theirs.
+ */
+function withPodAmounts(
+  written: readonly AmountsByDialect[],
+  { containers, annotations, labels, recorded, dialects, problems }: PodMaps,
+): readonly AmountsByDialect[] {
+  const all = [...written];
+  const add = (dialect: Dialect, name: string, path: string, amounts: Amounts) => {
+    const index = containers.findIndex((container) => container.name === name);
+    if (index < 0) {
+      const right = `write one of ${containers
+        .map((container) => container.name)
+        .slice(0, 8)
+        .join(', ')}`;
+      problems.push(invalid(path, name, 'names a container that is not in the pod', right));
+      return;
+    }
+    const own = all[index] ?? new Map();
+    if (own.size > 0 && recorded.get(name)?.dialect === dialect.name) return;
+    all[index] = new Map([...own, [dialect, new Map([...(own.get(dialect) ?? []), ...amounts])]]);
+  };
+  for (const dialect of dialects) {
+    for (const { container, amounts, path } of dialect.readPod?.(annotations, labels) ?? []) {
+      const [before] = [...recorded].find(([, record]) => record.dialect === dialect.name) ?? [];
+      const first = containers.find(({ kind }) => kind === 'app')?.name ?? '';
+      add(dialect, container ?? before ?? first, path, amounts);
+    }
+  }
+  return all;
 }
 
 /** `containers`: in the pod's order. */

@@ -6,6 +6,7 @@ import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
+import { owns } from '../../request/dialects/dialect.ts';
 import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
 import {
@@ -53,7 +54,7 @@ export type Explanation = {
 
 /** Does a resource belong to another system, which Cotenant reads only if its dialect is enabled? */
 const isForeignResource = (name: string): boolean =>
-  name.startsWith('nvidia.com/gpu') || FOREIGN_DIALECTS.some(({ resources }) => resources.includes(name));
+  name.startsWith('nvidia.com/gpu') || FOREIGN_DIALECTS.some((dialect) => owns(dialect, name));
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';

@@ -1,7 +1,13 @@
 // Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
 // The limit is proportional, as in cGPU, unless the operator chose the literal size (`rounding`).
 
-import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import {
+  type ContainerRequest,
+  type GpuShare,
+  type MemoryAmount,
+  MOST_GPUS,
+  MOST_MEMORY_BYTES,
+} from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
 import { parseWhole } from '../../common/quantity.ts';
@@ -13,6 +19,9 @@ const MEMORY = 'aliyun.com/gpu-mem';
 const CORES = 'aliyun.com/gpu-core.percentage';
 const COUNT_LABEL = 'aliyun.com/gpu-count';
 const DISABLE = 'CGPU_DISABLE';
+const MEMORY_VARIABLE = 'ALIYUN_COM_GPU_MEM_CONTAINER';
+const GPU_VARIABLE = 'ALIYUN_COM_GPU_MEM_DEV';
+const WEIGHT_VARIABLE = 'ALIYUN_COM_GPU_SCHD_WEIGHT';
 
 export const ack: Dialect = {
   name: 'ack',
@@ -21,6 +30,7 @@ export const ack: Dialect = {
   schedulers: ['ack-co-scheduler'],
   zeroIsNothing: true,
   read,
+  variables,
 };
 
 function read(asked: Asked, rules: Rules): Checked<Answer> {
@@ -34,7 +44,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.error.wrong, units.error.right));
   const gpus = readCount(asked, problems);
   const coresText = asked.amounts.get(CORES);
-  const cores = coresText === undefined ? undefined : readCores(coresText, gpus, asked, problems);
+  const cores = coresText === undefined ? undefined : readCores(coresText, asked, problems);
   if (!units.ok || problems.length > 0) return err(problems);
   const perGpu = Math.floor(units.value / gpus);
   if (perGpu * gpus !== units.value) {
@@ -49,6 +59,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
   const warnings =
     cores !== undefined && cores % 5 !== 0 ? [`${CORES}: ${cores} is taken as it is; ACK itself takes steps of 5`] : [];
+  if (cores !== undefined && gpus > 1) warnings.push(`${CORES}: ${cores} is percent of each of the ${gpus} GPUs`);
   const disable = asked.environment.get(DISABLE);
   return {
     ok: true,
@@ -69,15 +80,27 @@ function readCount(asked: Asked, problems: Problem[]): number {
   return 1;
 }
 
-function readCores(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
-  const path = asked.amountPath(CORES);
+/** Percent of each GPU; ACK's pages have it for one GPU only. */
+function readCores(text: string, asked: Asked, problems: Problem[]): number | undefined {
   const percent = parseWhole(text, 1, 100);
-  if (!percent.ok) {
-    problems.push(invalid(path, text, percent.error.wrong, `${percent.error.right}: percent of one GPU`));
-    return undefined;
-  }
-  if (gpus === 1) return percent.value;
-  const right = `leave it out, or ask for one GPU, or use cotenant.io/gpu-cores, which is a total over all GPUs`;
-  problems.push(invalid(path, text, `is a share of one GPU, but label ${COUNT_LABEL} asks for ${gpus}`, right));
+  if (percent.ok) return percent.value;
+  const { wrong, right } = percent.error;
+  problems.push(invalid(asked.amountPath(CORES), text, wrong, `${right}: percent of one GPU`));
   return undefined;
+}
+
+/**
+ * What cGPU's workloads read: units of each GPU, and those of the GPU as the container sees it, which are the same while
+ * its limit holds, so that a program which divides the two takes all that it sees. Without the limit it sees the whole
+ * GPU, which nothing here knows.
+ */
+function variables({ gpus, asked, memoryIsolation }: ContainerRequest): Readonly<Record<string, string>> {
+  const total = parseWhole(asked[MEMORY], 1, MOST_MEMORY_BYTES);
+  const units = (total.ok ? total.value : 0) / gpus.length;
+  const cores = gpus[0]?.coresPercent;
+  return {
+    [MEMORY_VARIABLE]: String(units),
+    ...(memoryIsolation === 'on' && { [GPU_VARIABLE]: String(units) }),
+    ...(cores !== undefined && { [WEIGHT_VARIABLE]: String(Math.max(1, Math.floor(cores / 5))) }),
+  };
 }

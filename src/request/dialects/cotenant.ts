@@ -5,6 +5,7 @@ import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '
 import { type Checked, invalid, type Problem } from '../../common/problem.ts';
 import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 export const cotenant: Dialect = {
@@ -16,7 +17,7 @@ export const cotenant: Dialect = {
   read,
 };
 
-function read(asked: Asked): Checked<Answer> {
+function read(asked: Asked, rules: Rules): Checked<Answer> {
   const gpusText = asked.amounts.get(GPU);
   const gpus = parseWhole(gpusText ?? '1', 1, MOST_GPUS);
   if (!gpus.ok) {
@@ -26,10 +27,11 @@ function read(asked: Asked): Checked<Answer> {
   const problems: Problem[] = [];
   const memoryText = asked.amounts.get(GPU_MEMORY);
   const coresText = asked.amounts.get(GPU_CORES);
-  const bytes = memoryText === undefined ? undefined : perGpuBytes(memoryText, gpus.value, asked, problems);
+  const bytes =
+    memoryText === undefined ? rules.defaults.gpuMemory : perGpuBytes(memoryText, gpus.value, asked, problems);
   const cores = coresText === undefined ? undefined : perGpuCores(coresText, gpus.value, asked, problems);
   if (problems.length > 0) return err(problems);
-  // Without an amount of memory the request is for the whole GPU.
+  // Without an amount of memory, or a default of the namespace, the request is for the whole GPU.
   const memory: MemoryAmount = bytes === undefined ? { kind: 'whole' } : { kind: 'bytes', bytes };
   const share: GpuShare = cores === undefined ? { memory } : { memory, coresPercent: cores };
   const warnings =

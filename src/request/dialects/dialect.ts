@@ -1,14 +1,15 @@
 // The interface of a dialect: its resource names, and how one container's amounts in them become shares of GPUs. A
 // dialect never sees a pod: read-container.ts collects the amounts and knows their field paths.
 
-import type { DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
+import type { GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
+import type { ContainerRequest, DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';
 import type { Checked } from '../../common/problem.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 
 /** One container's amounts in one dialect. */
 export type Asked = {
-  /** Resource name -> text of the limit; never empty, only resources of this dialect. */
+  /** Resource name, or key of the pod -> text; never empty, only names of this dialect. */
   readonly amounts: ReadonlyMap<string, string>;
   /** Field path of one of those amounts. */
   readonly amountPath: (resource: string) => string;
@@ -25,13 +26,44 @@ export type Answer = {
   readonly warnings: readonly string[];
 };
 
+/** Amounts that a pod's annotations or labels hold for one of its containers. */
+export type PodAmounts = {
+  /** Undefined: the first container, init containers aside. */
+  readonly container?: string;
+  readonly amounts: ReadonlyMap<string, string>;
+  /** Field path of what names the container; for a name that no container has. */
+  readonly path: string;
+};
+
+/** An annotation of a pod that chooses GPUs or how they are chosen. */
+export type ForeignChoice = {
+  readonly annotation: string;
+  /** Ours, which takes the same values; absent: there is none. */
+  readonly own?: typeof GPU_UUID_ANNOTATION | typeof PLACEMENT_ANNOTATION;
+  /** What to write in its place where it is not read. */
+  readonly instead: string;
+};
+
 export type Dialect = {
   readonly name: DialectName;
+  /** One that ends with `-` stands for all names that begin with it. */
   readonly resources: readonly string[];
+  /** Annotations and labels of pods that are read as amounts; one that ends with `.` stands for all that begin so. */
+  readonly podKeys?: readonly string[];
+  readonly readPod?: (annotations: JsonObject, labels: JsonObject) => readonly PodAmounts[];
   readonly environment: readonly string[];
   /** Scheduler names in manifests of this dialect, which our own replaces. */
   readonly schedulers: readonly string[];
   /** An amount of 0 means that the container asks for nothing (`cotenant.io/*` refuses it). */
   readonly zeroIsNothing: boolean;
   readonly read: (asked: Asked, rules: Rules) => Checked<Answer>;
+  readonly choices?: readonly ForeignChoice[];
+  /** Variables that its workloads read, with their values. Those of the pod itself stay. */
+  readonly variables?: (request: ContainerRequest) => Readonly<Record<string, string>>;
 };
+
+/** Whether the dialect reads a resource, or a pod's annotation or label, of this name. */
+export function owns({ resources, podKeys = [] }: Dialect, name: string): boolean {
+  const isNamed = (own: string) => own === name || ((own.endsWith('-') || own.endsWith('.')) && name.startsWith(own));
+  return resources.some(isNamed) || podKeys.some(isNamed);
+}

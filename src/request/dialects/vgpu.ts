@@ -2,11 +2,13 @@
 // vGPUs on different GPUs, and the memory (MiB, or percent of the GPU) and compute (percent) of each.
 // Facts: project-hami.io, "Device resource" and "Webhook"; github.com/volcano-sh/devices and the user guide of Volcano's vGPU;
 // github.com/coldzerofear/vgpu-manager, README. A factor by which the other system's plugin may multiply memory is not in the pod.
+import { GPU_MODEL_ANNOTATION, GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
-import type { Answer, Asked, Dialect } from './dialect.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
+import type { Answer, Asked, Dialect, ForeignChoice } from './dialect.ts';
 
 type Names = {
   readonly name: DialectName;
@@ -18,13 +20,12 @@ type Names = {
   readonly unread?: readonly (readonly [resource: string, instead: string])[];
   /** A variable that switches limits off when it is true. */
   readonly off?: string;
-  /** Annotations that choose GPUs, and ours in their place. */
-  readonly choices?: readonly (readonly [annotation: string, instead: string])[];
+  readonly choices: readonly ForeignChoice[];
   readonly schedulers: readonly string[];
 };
 
 function vgpuDialect(names: Names): Dialect {
-  const { name, count, memory, percentage, cores, unread = [], off, schedulers } = names;
+  const { name, count, memory, percentage, cores, unread = [], off, choices, schedulers } = names;
   const others = [...(percentage === undefined ? [] : [percentage]), ...unread.map(([resource]) => resource)];
   return {
     name,
@@ -32,9 +33,20 @@ function vgpuDialect(names: Names): Dialect {
     environment: off === undefined ? [] : [off],
     schedulers,
     zeroIsNothing: true,
-    read: (asked) => read(asked, names),
+    choices,
+    read: (asked, rules) => read(asked, names, rules),
   };
 }
+
+/** The same values as ours: UUIDs with commas, `binpack` or `spread`. */
+const sameAs = (own: NonNullable<ForeignChoice['own']>, annotation: string): ForeignChoice => ({
+  annotation,
+  own,
+  instead: own,
+});
+/** Parts of a model's name, and GPUs to leave out: ours take whole names, and GPUs to take. */
+const ofModel = (annotation: string): ForeignChoice => ({ annotation, instead: GPU_MODEL_ANNOTATION });
+const except = (annotation: string, own: string): ForeignChoice => ({ annotation, instead: `${own} with the others` });
 
 export const hami = vgpuDialect({
   name: 'hami',
@@ -45,12 +57,12 @@ export const hami = vgpuDialect({
   unread: [['nvidia.com/priority', 'annotation cotenant.io/priority']],
   off: 'CUDA_DISABLE_CONTROL',
   choices: [
-    ['nvidia.com/use-gputype', 'cotenant.io/gpu-model'],
-    ['nvidia.com/nouse-gputype', 'cotenant.io/gpu-model with the others'],
-    ['nvidia.com/use-gpuuuid', 'cotenant.io/gpu-uuid'],
-    ['nvidia.com/nouse-gpuuuid', 'cotenant.io/gpu-uuid with the others'],
-    ['hami.io/gpu-scheduler-policy', 'cotenant.io/placement'],
-    ['hami.io/node-scheduler-policy', 'cotenant.io/placement'],
+    ofModel('nvidia.com/use-gputype'),
+    except('nvidia.com/nouse-gputype', GPU_MODEL_ANNOTATION),
+    sameAs(GPU_UUID_ANNOTATION, 'nvidia.com/use-gpuuuid'),
+    except('nvidia.com/nouse-gpuuuid', GPU_UUID_ANNOTATION),
+    sameAs(PLACEMENT_ANNOTATION, 'hami.io/gpu-scheduler-policy'),
+    { annotation: 'hami.io/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],
   schedulers: ['hami-scheduler'],
 });
@@ -62,8 +74,8 @@ export const volcano = vgpuDialect({
   percentage: 'volcano.sh/vgpu-memory-percentage',
   cores: 'volcano.sh/vgpu-cores',
   choices: [
-    ['volcano.sh/vgpu-use-gpuuuid', 'cotenant.io/gpu-uuid'],
-    ['volcano.sh/vgpu-nouse-gpuuuid', 'cotenant.io/gpu-uuid with the others'],
+    sameAs(GPU_UUID_ANNOTATION, 'volcano.sh/vgpu-use-gpuuuid'),
+    except('volcano.sh/vgpu-nouse-gpuuuid', GPU_UUID_ANNOTATION),
   ],
   schedulers: ['volcano'],
 });
@@ -74,15 +86,17 @@ export const vgpuManager = vgpuDialect({
   memory: 'nvidia.com/vgpu-memory',
   cores: 'nvidia.com/vgpu-cores',
   choices: [
-    ['nvidia.com/include-gpu-type', 'cotenant.io/gpu-model'],
-    ['nvidia.com/exclude-gpu-type', 'cotenant.io/gpu-model with the others'],
-    ['nvidia.com/include-gpu-uuid', 'cotenant.io/gpu-uuid'],
-    ['nvidia.com/exclude-gpu-uuid', 'cotenant.io/gpu-uuid with the others'],
+    ofModel('nvidia.com/include-gpu-type'),
+    except('nvidia.com/exclude-gpu-type', GPU_MODEL_ANNOTATION),
+    sameAs(GPU_UUID_ANNOTATION, 'nvidia.com/include-gpu-uuid'),
+    except('nvidia.com/exclude-gpu-uuid', GPU_UUID_ANNOTATION),
+    sameAs(PLACEMENT_ANNOTATION, 'nvidia.com/device-scheduler-policy'),
+    { annotation: 'nvidia.com/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],
   schedulers: [],
 });
 
-function read(asked: Asked, names: Names): Checked<Answer> {
+function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> {
   const problems: Problem[] = [];
   const warnings: string[] = [];
   /** Undefined where nothing, or a 0 that is allowed, is written: the other system's default holds. */
@@ -107,9 +121,7 @@ function read(asked: Asked, names: Names): Checked<Answer> {
     warnings.push(`${names.percentage}: no effect beside ${names.memory}`);
   for (const [resource, instead] of names.unread ?? [])
     if (asked.amounts.has(resource)) warnings.push(`${resource}: not read; write ${instead}`);
-  for (const [annotation, instead] of names.choices ?? [])
-    if (Object.hasOwn(asked.annotations, annotation)) warnings.push(`${annotation}: not read; write ${instead}`);
-  const memory = memoryOf(mebibytes, percent);
+  const memory = memoryOf(mebibytes, percent, defaults.gpuMemory);
   const share = { memory, ...(cores !== undefined && { coresPercent: Math.min(cores, 100) }) };
   const off = names.off !== undefined && asked.environment.get(names.off) === 'true';
   return {
@@ -122,8 +134,13 @@ function read(asked: Asked, names: Names): Checked<Answer> {
   };
 }
 
-/** MiB win over percent; without either the whole GPU is meant. */
-function memoryOf(mebibytes: number | undefined, percent: number | undefined): MemoryAmount {
+/** MiB win over percent; without either the namespace's default is meant, or the whole GPU. */
+function memoryOf(
+  mebibytes: number | undefined,
+  percent: number | undefined,
+  defaultBytes: number | undefined,
+): MemoryAmount {
   if (mebibytes !== undefined) return { kind: 'bytes', bytes: mebibytes * MIB };
+  if (percent === undefined && defaultBytes !== undefined) return { kind: 'bytes', bytes: defaultBytes };
   return percent === undefined || percent === 100 ? { kind: 'whole' } : { kind: 'percent', percent };
 }

@@ -5,12 +5,14 @@ import {
   COMPUTE_POLICIES,
   FOREIGN_DIALECT_NAMES,
   MODES,
+  MOST_GPUS,
+  MOST_MEMORY_BYTES,
   MOST_WEIGHT,
   PLACEMENTS,
   PRIORITIES,
 } from '../../api/request.ts';
 import type { Checked } from '../../common/problem.ts';
-import { GIB, MIB } from '../../common/quantity.ts';
+import { GIB, MIB, parseQuantity, wholeUnits } from '../../common/quantity.ts';
 import { ok } from '../../common/result.ts';
 import { check, listOf, mapOf, oneOf, settings, whole } from '../../common/schema.ts';
 
@@ -39,6 +41,20 @@ const template = v.pipe(
 );
 export type Template = v.InferOutput<typeof template>;
 
+/** Whole MiB, in bytes once it is read. */
+const memory = v.pipe(
+  v.union([v.string(), v.number()]),
+  v.check((text) => bytesOf(text) !== undefined, 'an amount of whole MiB such as "4Gi"'),
+  v.transform((text) => bytesOf(text) ?? 0),
+);
+
+function bytesOf(text: string | number): number | undefined {
+  const parsed = parseQuantity(text);
+  const mebibytes = parsed.ok ? wholeUnits(parsed.value, BigInt(MIB)) : undefined;
+  if (mebibytes === undefined || mebibytes < 1n || mebibytes > BigInt(MOST_MEMORY_BYTES / MIB)) return undefined;
+  return Number(mebibytes) * MIB;
+}
+
 export const rulesSettings = settings({
   dialects: someOf(FOREIGN_DIALECT_NAMES),
   /** What one unit of `aliyun.com/gpu-mem` is, and whether n of them are n/units of a GPU (cgpu) or n times the
@@ -52,7 +68,25 @@ export const rulesSettings = settings({
       v.transform(({ unit, rounding }) => given({ unitBytes: unit && ACK_UNITS[unit], rounding })),
     ),
   ),
+  /** How many replicas of a GPU NVIDIA's plugin had: a `nvidia.com/gpu.shared` is that part of it; 0: not known. */
+  nvidiaReplicas: v.nullish(whole(0, 100)),
   templates: v.nullish(mapOf(templateName, template)),
+  /** Of each GPU, where a container asks for a part of one without saying how much; absent: all its memory, and no
+   * share of its compute. */
+  defaults: v.nullish(
+    v.pipe(settings({ gpuMemory: v.nullish(memory), gpuCores: v.nullish(whole(1, 100)) }), v.transform(given)),
+  ),
+  /** The largest amounts that one container may ask for, over all its GPUs; absent: any. */
+  most: v.nullish(
+    v.pipe(
+      settings({
+        gpu: v.nullish(whole(1, MOST_GPUS)),
+        gpuMemory: v.nullish(memory),
+        gpuCores: v.nullish(whole(1, 100 * MOST_GPUS)),
+      }),
+      v.transform(given),
+    ),
+  ),
   placements: someOf(PLACEMENTS),
   computePolicies: someOf(COMPUTE_POLICIES),
   priorities: someOf(PRIORITIES),
@@ -94,7 +128,10 @@ export type Rules = Complete<Omit<RulesSettings, 'ack'>> & {
 export const DEFAULT_RULES: Rules = {
   dialects: [],
   ack: { unitBytes: GIB, rounding: 'cgpu' },
+  nvidiaReplicas: 0,
   templates: new Map(),
+  defaults: {},
+  most: {},
   placements: PLACEMENTS,
   computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
   priorities: ['normal'],
@@ -111,7 +148,13 @@ export const DEFAULT_RULES: Rules = {
 
 /** The rules after settings over `base`; settings that are not given keep the base's value. */
 export function applyRules(rules: RulesSettings | null | undefined, base: Rules): Rules {
-  return { ...base, ...given(rules ?? {}), ack: { ...base.ack, ...rules?.ack } };
+  return {
+    ...base,
+    ...given(rules ?? {}),
+    ack: { ...base.ack, ...rules?.ack },
+    defaults: { ...base.defaults, ...rules?.defaults },
+    most: { ...base.most, ...rules?.most },
+  };
 }
 
 export function parseRules(value: unknown, path: string, base: Rules): Checked<Rules> {

@@ -8,6 +8,8 @@ const name = fc.constantFrom(
   'cotenant.io/new',
   'aliyun.com/gpu-mem',
   'cnvrg.io/metagpu',
+  'koordinator.sh/gpu',
+  'nvidia.com/gpu-10gb',
   'cpu',
 );
 const amounts = fc.dictionary(name, fc.constantFrom('1', '4Gi', '150'), { maxKeys: 2, noNullPrototype: true });
@@ -32,12 +34,18 @@ const key = fc.constantFrom(
   'cotenant.io/grant',
   'gpu-uuids.cotenant.io/main',
   'cotenant.io/request',
+  'gpu-fraction',
+  'nvidia.com/container.main.gpu-memory.limit',
   'note',
 );
+const labels = fc.constantFrom({}, { app: 'x' }, { 'sharedgpu/gpu_request': '0.5' });
 const annotations = fc.dictionary(key, fc.constantFrom('small', 'x'), { maxKeys: 2, noNullPrototype: true });
 /** Pods as an API server would pass them on: with metadata, containers, and no mounts of volumes that are not there. */
 export const pod = fc.record({
-  metadata: fc.record({ name: fc.constant('p'), annotations }, { requiredKeys: ['name'], noNullPrototype: true }),
+  metadata: fc.record(
+    { name: fc.constant('p'), annotations, labels },
+    { requiredKeys: ['name'], noNullPrototype: true },
+  ),
   spec: fc.record(
     {
       containers: fc.array(container, { minLength: 1, maxLength: 2 }),

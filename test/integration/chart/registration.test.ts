@@ -5,6 +5,7 @@ import { X509Certificate } from 'node:crypto';
 import { readdirSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
 import fc from 'fast-check';
+import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { type Route, review } from '../../../webhook/admission-review.ts';
 import { configured, creation, FIXTURES, fixture, sharePod } from '../../unit/webhook/reviews.ts';
@@ -13,7 +14,7 @@ import { type Hook, hooksOf } from './conditions.ts';
 import { pod } from './pods.ts';
 
 const HOST = `cotenant-webhook.${NAMESPACE}.svc`;
-const rules = { dialects: ['ack', 'metagpu'] };
+const rules = { dialects: FOREIGN_DIALECT_NAMES };
 const withDialects = { webhook: { enabled: true, configuration: { rules } } };
 
 function registrations(t: ExecutionContext, values: object = withDialects): readonly Json[] {
@@ -62,7 +63,7 @@ testWithHelm('each registration is v1, side-effect free and conditional, and fai
 });
 
 testWithHelm('pods without GPUs call no webhook, pods with whole GPUs only the warning one', (t) => {
-  const all = hooks(t);
+  const all = hooks(t, { webhook: { enabled: true, configuration: { rules: { dialects: ['ack', 'metagpu'] } } } });
   t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);
   t.deepEqual(called(all, creation(plain({ resources: { limits: { cpu: '1', 'nvidia.com/gpu': '1' } } }))), []);
   t.deepEqual(called(all, creation(plain({ env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }] }))), [
@@ -81,6 +82,22 @@ testWithHelm('resources of a dialect call the webhook when it is enabled, also p
   t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: one } }), pod), fails);
   const other = { rules: { dialects: ['metagpu'] } };
   t.deepEqual(called(hooks(t, { webhook: { enabled: true, configuration: other } }), pod), []);
+});
+
+testWithHelm('annotations, labels and beginnings of names of a dialect call the webhook', (t) => {
+  const fails = ['inject.cotenant.io', 'validate.cotenant.io'];
+  const asking: Record<string, JsonObject> = {
+    fraction: plain({}, { annotations: { 'gpu-fraction': '0.5' } }),
+    'by container': plain({}, { annotations: { 'nvidia.com/container.main.gpu-memory.request': '8Gi' } }),
+    label: plain({}, { labels: { 'sharedgpu/gpu_request': '0.5' } }),
+    slice: plain({ resources: { limits: { 'nvidia.com/gpu-10gb': '1' } } }),
+    instance: plain({ resources: { limits: { 'nvidia.com/mig-1g.10gb': '1' } } }),
+  };
+  for (const [name, pod] of Object.entries(asking)) {
+    t.deepEqual(called(hooks(t), creation(pod)), fails, name);
+    t.deepEqual(called(hooks(t, { webhook: { enabled: true } }), creation(pod)), [], name);
+  }
+  t.deepEqual(called(hooks(t), creation(plain({}, { labels: { app: 'x' }, annotations: { note: 'x' } }))), []);
 });
 
 testWithHelm('status updates and unrelated changes of a pod do not depend on the webhook', (t) => {

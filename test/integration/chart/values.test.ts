@@ -113,11 +113,11 @@ testWithHelm('a setting of the wrong type or out of its bounds is refused, with 
 
 testWithHelm('a dialect that does not exist is refused, with those that do', (t) => {
   for (const path of ['webhook.configuration.rules.dialects', 'webhook.configuration.namespaces.research.dialects']) {
-    const { ok, text } = render(at(path.split('.'), ['kai']));
+    const { ok, text } = render(at(path.split('.'), ['gaia']));
     t.false(ok, path);
     t.regex(
       text,
-      /webhook\.configuration: dialects: there is no "kai"; known are ack, hami, metagpu, tke, vgpu-manager, volcano/,
+      /webhook\.configuration: dialects: there is no "gaia"; known are ack, hami, kai, koordinator, kubeshare, metagpu, nos, nvidia, tke, vgpu-manager, volcano/,
     );
   }
 });

@@ -13,7 +13,7 @@ import { outcome, podWith, requestOf, rules } from '../request/pods.ts';
 
 const amount: fc.Arbitrary<MemoryAmount> = fc.oneof(
   fc.integer({ min: 1, max: 2 ** 30 }).map((count): MemoryAmount => ({ kind: 'bytes', bytes: count * MIB })),
-  fc.integer({ min: 1, max: 99 }).map((percent): MemoryAmount => ({ kind: 'percent', percent })),
+  fc.integer({ min: 1, max: 9999 }).map((part): MemoryAmount => ({ kind: 'percent', percent: part / 100 })),
   fc.constant<MemoryAmount>({ kind: 'whole' }),
   fc
     .tuple(fc.integer({ min: 1, max: 1000 }), fc.constantFrom(MIB, GIB))
@@ -100,7 +100,7 @@ test('a request annotation that the webhook would not write is refused', (t) => 
     written.replace('"priority":"normal"', '"priority":"urgent"'),
     written.replace('{"version":1', '{"extra":1,"version":1'),
     written.replace('"kind":"app"', '"kind":"ephemeral"'),
-    written.replace('"dialect":"ack"', '"dialect":"kai"'),
+    written.replace('"dialect":"ack"', '"dialect":"gaia"'),
     written.replace('"name":"main"', '"name":"../main"'),
     written.replace('"units":3', '"units":-3'),
     written.replace('"units":3', '"units":1e300'),
@@ -110,6 +110,9 @@ test('a request annotation that the webhook would not write is refused', (t) => 
     written.replace('"rounding":"cgpu"', '"rounding":"up"'),
     written.replace('"memoryIsolation":"on"', '"memoryIsolation":"maybe"'),
     written.replace('"asked":{', '"asked":{"__proto__":{},'),
+    written.replace(/"gpus":.*/, '"gpus":[{"memory":{"kind":"percent","percent":0.001}}]}]}'),
+    written.replace(/"gpus":.*/, '"gpus":[{"memory":{"kind":"percent","percent":100}}]}]}'),
+    written.replace(/"gpus":.*/, '"gpus":[{"memory":{"kind":"percent","percent":33.333}}]}]}'),
     written.replace(/"gpus":.*/, '"gpus":[]}]}'),
     written.replace(/"containers":.*/, '"containers":[]}'),
     written.replace(/"containers":\[(.*)\]/, '"containers":[$1,$1]'),

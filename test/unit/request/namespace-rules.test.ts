@@ -32,8 +32,8 @@ test('a misspelled setting or one of another type is refused', (t) => {
     [5, /^rules: 5 is not valid; write an object of dialects, /],
     [{ dialect: ['ack'] }, /^rules\.dialect: a list of 1 is not a known key; write one of dialects, /],
     [
-      { dialects: ['kai'] },
-      /^rules\.dialects\[0\]: "kai" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke$/,
+      { dialects: ['gaia'] },
+      /^rules\.dialects\[0\]: "gaia" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke, koordinator, kai, kubeshare, nos, nvidia$/,
     ],
     [{ dialects: 'ack' }, /^rules\.dialects: "ack" is not valid; write a list$/],
     [{ allowGpuUuid: 'yes' }, /^rules\.allowGpuUuid: "yes" is not valid; write true or false$/],

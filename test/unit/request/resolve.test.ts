@@ -35,6 +35,10 @@ test('an amount resolves to bytes of the GPU it lies on', (t) => {
     [{ kind: 'bytes', bytes: 5 * GIB }, 5 * GIB],
     [{ kind: 'whole' }, total],
     [{ kind: 'percent', percent: 30 }, 150 * 30 * MIB],
+    [{ kind: 'percent', percent: 12.5 }, 1875 * MIB],
+    [{ kind: 'percent', percent: 33.33 }, 4999 * MIB],
+    // As a product of decimals a part of a MiB less.
+    [{ kind: 'percent', percent: 0.82 }, 123 * MIB],
     [units(14), total],
     [units(256, 128 * MIB), Math.floor((15079 * 256) / 117) * MIB],
     [units(10, MIB), 10 * MIB],

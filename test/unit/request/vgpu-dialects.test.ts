@@ -132,13 +132,72 @@ test('what a dialect does not read is a warning that says what to write', (t) =>
     'nvidia.com/priority: not read; write annotation cotenant.io/priority',
   ]);
   t.deepEqual(warningsOf(share, { 'nvidia.com/use-gputype': 'A100', 'hami.io/gpu-scheduler-policy': 'spread' }), [
-    'nvidia.com/use-gputype: not read; write cotenant.io/gpu-model',
-    'hami.io/gpu-scheduler-policy: not read; write cotenant.io/placement',
+    'nvidia.com/use-gputype: not read; write cotenant.io/gpu-model, where it is allowed',
   ]);
   t.deepEqual(warningsOf({ ...share, 'nvidia.com/gpumem-percentage': 50, 'nvidia.com/gpucores': 101 }), [
     'nvidia.com/gpucores: 101 is taken as 100, all of each GPU',
     'nvidia.com/gpumem-percentage: no effect beside nvidia.com/gpumem',
   ]);
+});
+
+test('annotations that mean the same as ours are read where the namespace allows them', (t) => {
+  const uuids = 'GPU-1, GPU-2';
+  const cases: [dialect: string, limits: object, annotations: object, settings: object, expected: object][] = [
+    ['hami', { 'nvidia.com/gpu': 1 }, { 'hami.io/gpu-scheduler-policy': 'spread' }, {}, { placement: 'spread' }],
+    [
+      'hami',
+      { 'nvidia.com/gpu': 1 },
+      { 'nvidia.com/use-gpuuuid': uuids },
+      { allowGpuUuid: true },
+      { gpuUuids: ['GPU-1', 'GPU-2'] },
+    ],
+    [
+      'volcano',
+      { 'volcano.sh/vgpu-number': 1 },
+      { 'volcano.sh/vgpu-use-gpuuuid': uuids },
+      { allowGpuUuid: true },
+      { gpuUuids: ['GPU-1', 'GPU-2'] },
+    ],
+    [
+      'vgpu-manager',
+      { 'nvidia.com/vgpu-number': 1 },
+      { 'nvidia.com/include-gpu-uuid': 'GPU-1', 'nvidia.com/device-scheduler-policy': 'binpack' },
+      { allowGpuUuid: true },
+      { gpuUuids: ['GPU-1'], placement: 'binpack' },
+    ],
+  ];
+  for (const [dialect, limits, annotations, settings, expected] of cases) {
+    const reading = readPodRequest(podWith(limits, { annotations }), rules({ dialects: [dialect], ...settings }));
+    t.like(reading, { kind: 'request', warnings: [] });
+    if (reading.kind === 'request') t.like(reading.request, expected);
+  }
+});
+
+test('other values of them, and beside ours, are a warning', (t) => {
+  const read = (annotations: object, settings: object = {}) => {
+    const reading = readPodRequest(
+      podWith({ 'nvidia.com/gpu': 1 }, { annotations }),
+      rules({ dialects: ['hami'], ...settings }),
+    );
+    return reading.kind === 'request' ? [reading.request.placement, reading.request.gpuUuids, reading.warnings] : [];
+  };
+  const notRead = (key: string, own: string) => `${key}: not read; write ${own}, where it is allowed`;
+  t.deepEqual(read({ 'nvidia.com/use-gpuuuid': 'GPU-1' }), [
+    undefined,
+    [],
+    [notRead('nvidia.com/use-gpuuuid', 'cotenant.io/gpu-uuid')],
+  ]);
+  t.deepEqual(read({ 'hami.io/gpu-scheduler-policy': 'topology-aware' }), [
+    undefined,
+    [],
+    [notRead('hami.io/gpu-scheduler-policy', 'cotenant.io/placement')],
+  ]);
+  t.deepEqual(read({ 'hami.io/gpu-scheduler-policy': 'spread', 'cotenant.io/placement': 'binpack' }), [
+    'binpack',
+    [],
+    ['hami.io/gpu-scheduler-policy: no effect beside cotenant.io/placement'],
+  ]);
+  t.deepEqual(read({ 'nvidia.com/use-gpuuuid': 'all' }, { allowGpuUuid: true })[1], []);
 });
 
 const CORE = 'tencent.com/vcuda-core';

@@ -15,7 +15,7 @@ const blocks = (name: string, language: string) =>
 
 test('every pod of the page on requests is patched', (t) => {
   const pods = blocks('use/requests.md', 'yaml').map((text) => parse(text));
-  t.is(pods.length, 5);
+  t.is(pods.length, 7);
   const all = configured({ rules: { dialects: FOREIGN_DIALECT_NAMES } });
   for (const pod of pods)
     t.like(answerOf(creation(pod), all), { outcome: 'patched', denial: undefined }, pod.metadata.name);
@@ -83,9 +83,18 @@ test('the dialects of the page are switched on by their names', (t) => {
     volcano: { 'volcano.sh/vgpu-number': '1' },
     'vgpu-manager': { 'nvidia.com/vgpu-number': '1' },
     tke: { 'tencent.com/vcuda-core': '100' },
+    koordinator: { 'koordinator.sh/gpu': '100' },
+    kai: {},
+    kubeshare: {},
+    nos: { 'nvidia.com/gpu-10gb': '1' },
+    nvidia: { 'nvidia.com/gpu': '1' },
+  };
+  const keysOf: Record<string, object> = {
+    kai: { annotations: { 'gpu-fraction': '0.5' } },
+    kubeshare: { labels: { 'sharedgpu/gpu_request': '0.5' } },
   };
   for (const [name, limits] of Object.entries(limitsOf)) {
-    const pod = creation(sharePod({ resources: { limits } }));
+    const pod = creation(sharePod({ resources: { limits } }, {}, keysOf[name]));
     t.true(page('operate/webhook.md').includes(name));
     t.is(answerOf(pod, configured({ rules: { dialects: [name] } })).outcome, 'patched');
     t.is(answerOf(pod, configured({ rules: {} })).outcome, 'allowed');

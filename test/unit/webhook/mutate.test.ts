@@ -240,6 +240,30 @@ test('a dialect’s amounts are replaced by ours in limits and requests', (t) =>
   t.deepEqual(specOf(pod).initContainers?.[0]?.resources, { limits: {} });
 });
 
+test('variables that workloads of ACK read are set, and those of the pod stay', (t) => {
+  const limits = { 'aliyun.com/gpu-mem': '8', 'aliyun.com/gpu-core.percentage': '30' };
+  const own = { name: 'ALIYUN_COM_GPU_SCHD_WEIGHT', value: '2' };
+  const labels = { 'aliyun.com/gpu-count': '4' };
+  const ofAck = (pod: object) => (mainOf(pod).env ?? []).filter(({ name }) => name.startsWith('ALIYUN_'));
+  const units = { ALIYUN_COM_GPU_MEM_CONTAINER: '2', ALIYUN_COM_GPU_MEM_DEV: '2' };
+  const asEnv = (values: object) => Object.entries(values).map(([name, value]) => ({ name, value }));
+  t.deepEqual(ofAck(patched(sharePod({ resources: { limits } }, {}, { labels })).pod), [
+    ...asEnv(units),
+    { ...own, value: '6' },
+  ]);
+  t.deepEqual(ofAck(patched(sharePod({ resources: { limits }, env: [own] }, {}, { labels })).pod), [
+    own,
+    ...asEnv(units),
+  ]);
+  t.deepEqual(ofAck(patched(sharePod()).pod), []);
+  const open = configured({ rules: { dialects: ['ack'], allowMemoryIsolationOff: true } });
+  const off = sharePod({ resources: { limits }, env: [{ name: 'CGPU_DISABLE', value: '1' }] });
+  t.deepEqual(
+    ofAck(patched(off, open).pod).map(({ name }) => name),
+    ['ALIYUN_COM_GPU_MEM_CONTAINER', 'ALIYUN_COM_GPU_SCHD_WEIGHT'],
+  );
+});
+
 test('shares without a size of their own are counted in GPUs alone', (t) => {
   for (const limits of [{ 'cnvrg.io/metagpu': '150' }, { 'cotenant.io/gpu': '2' }]) {
     const { pod } = patched(sharePod({ resources: { limits } }));

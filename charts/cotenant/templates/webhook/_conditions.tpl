@@ -3,30 +3,43 @@ CEL conditions by which the API server decides whether to call the webhook. They
 patch or refuse, and as few others as possible: while the webhook is down, matching pods are refused.
 */}}
 
-{{/* Resource names of the dialects that are switched on anywhere, as a list in CEL. */}}
+{{/*
+" || " and whether a name (the variable in CEL) is one of the dialects that are switched on anywhere: of a resource, or of a pod's
+annotation or label; nothing where they have none. A name in the list that ends with "-" or "." stands for all that begin so. Takes a dict of root, part and name.
+*/}}
 {{- define "cotenant.cel.foreign" -}}
-{{- $names := .Files.Get "dialects.json" | fromJson -}}
-{{- $configuration := .Values.webhook.configuration -}}
+{{- $names := get (.root.Files.Get "dialects.json" | fromJson) .part -}}
+{{- $configuration := .root.Values.webhook.configuration -}}
 {{- $dialects := ($configuration.rules).dialects | default list -}}
 {{- range $configuration.namespaces -}}
 {{- $dialects = concat $dialects (.dialects | default list) -}}
 {{- end -}}
 {{- $found := list -}}
+{{- $begins := list -}}
+{{- $name := .name -}}
 {{- range $dialects | uniq | sortAlpha -}}
 {{- if not (hasKey $names .) -}}
 {{- fail (printf "webhook.configuration: dialects: there is no %q; known are %s" . (keys $names | sortAlpha | join ", ")) -}}
 {{- end -}}
 {{- range get $names . -}}
+{{- if regexMatch "[-.]$" . -}}
+{{- $begins = append $begins (printf " || %s.startsWith('%s')" $name .) -}}
+{{- else -}}
 {{- $found = append $found (squote .) -}}
 {{- end -}}
 {{- end -}}
-[{{ join ", " $found }}]
+{{- end -}}
+{{- if $found }} || {{ $name }} in [{{ join ", " $found }}]{{ end }}{{ join "" $begins }}
 {{- end -}}
 
 {{/* A pod that asks for a share, or has one of our names. Takes a dict of root and pod (the variable in CEL). */}}
 {{- define "cotenant.cel.ours" -}}
-{{- $name := printf "r.startsWith('cotenant.io/') || r in %s" (include "cotenant.cel.foreign" .root) -}}
-(has({{ .pod }}.metadata.annotations) && {{ .pod }}.metadata.annotations.exists(k, k.contains('cotenant.io/')))
+{{- $name := printf "r.startsWith('cotenant.io/')%s" (include "cotenant.cel.foreign" (dict "root" .root "part" "resources" "name" "r")) -}}
+{{- $key := include "cotenant.cel.foreign" (dict "root" .root "part" "podKeys" "name" "k") -}}
+(has({{ .pod }}.metadata.annotations) && {{ .pod }}.metadata.annotations.exists(k, k.contains('cotenant.io/'){{ $key }}))
+{{- if $key }}
+|| (has({{ .pod }}.metadata.labels) && {{ .pod }}.metadata.labels.exists(k, {{ trimPrefix " || " $key }}))
+{{- end }}
 || (has({{ .pod }}.spec.volumes) && {{ .pod }}.spec.volumes.exists(v, v.name == 'cotenant' || (has(v.csi) && v.csi.driver == 'cotenant.io')))
 || ({{ .pod }}.spec.containers + (has({{ .pod }}.spec.initContainers) ? {{ .pod }}.spec.initContainers : [])).exists(c, has(c.resources) && (
   (has(c.resources.limits) && c.resources.limits.exists(r, {{ $name }}))

@@ -1,0 +1,143 @@
+// NVIDIA's KAI scheduler and Run:ai: a fraction of a GPU, or MiB, in annotations of the pod, for one of its containers;
+// and NVIDIA's newer form, `nvidia.com/container.<name>.gpu-memory.request` and `.limit`, for each container by its name.
+// Facts: github.com/kai-scheduler/KAI-Scheduler, docs/gpu-sharing; docs.nvidia.com/run-ai, "GPU Memory Fractions" and
+// "Migrate GPU Fractions".
+import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import { type JsonObject, textAt } from '../../common/json.ts';
+import { type Checked, forbidden, invalid, keyPath, type Problem } from '../../common/problem.ts';
+import { MIB, parseQuantity, parseWhole } from '../../common/quantity.ts';
+import { err } from '../../common/result.ts';
+import type { Rules } from '../rules/namespace-rules.ts';
+import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
+import { ceilMib, percentAmount } from './fractions.ts';
+
+const FRACTION = 'gpu-fraction';
+const FRACTION_LIMIT = 'gpu-fraction-limit';
+const MEMORY = 'gpu-memory';
+const MEMORY_LIMIT = 'gpu-memory-limit';
+const COUNT = 'gpu-fraction-num-devices';
+const CONTAINER = 'gpu-fraction-container-name';
+const PER_CONTAINER = 'nvidia.com/container.';
+const REQUEST_END = '.gpu-memory.request';
+const LIMIT_END = '.gpu-memory.limit';
+
+const annotationPath = (key: string) => keyPath('metadata.annotations', key);
+
+export const kai: Dialect = {
+  name: 'kai',
+  resources: [],
+  podKeys: [FRACTION, FRACTION_LIMIT, MEMORY, MEMORY_LIMIT, COUNT, PER_CONTAINER],
+  readPod,
+  environment: [],
+  schedulers: ['kai-scheduler', 'runai-scheduler'],
+  zeroIsNothing: false,
+  read,
+};
+
+function readPod(annotations: JsonObject): readonly PodAmounts[] {
+  const taken = (keys: readonly string[]) =>
+    new Map(keys.flatMap((key) => (Object.hasOwn(annotations, key) ? [[key, String(annotations[key])] as const] : [])));
+  const found: PodAmounts[] = [];
+  if (Object.hasOwn(annotations, FRACTION) || Object.hasOwn(annotations, MEMORY)) {
+    const container = textAt(annotations, CONTAINER);
+    const amounts = taken([FRACTION, FRACTION_LIMIT, MEMORY, MEMORY_LIMIT, COUNT]);
+    found.push({ ...(container !== undefined && { container }), amounts, path: annotationPath(CONTAINER) });
+  }
+  const named = new Map<string, string[]>();
+  for (const key of Object.keys(annotations)) {
+    const end = [REQUEST_END, LIMIT_END].find((one) => key.endsWith(one));
+    if (end === undefined || !key.startsWith(PER_CONTAINER)) continue;
+    const container = key.slice(PER_CONTAINER.length, -end.length);
+    named.set(container, [...(named.get(container) ?? []), key]);
+  }
+  for (const [container, keys] of named)
+    found.push({ container, amounts: taken(keys), path: annotationPath(keys[0] ?? PER_CONTAINER) });
+  return found;
+}
+
+function read(asked: Asked, rules: Rules): Checked<Answer> {
+  const keys = [...asked.amounts.keys()];
+  const ofContainer = keys.filter((key) => key.startsWith(PER_CONTAINER));
+  const problems: Problem[] = [];
+  if (ofContainer.length > 0 && ofContainer.length < keys.length) {
+    const [other = ''] = keys.filter((key) => !key.startsWith(PER_CONTAINER));
+    const wrong = `is for the container that ${ofContainer[0]} is for`;
+    return err([invalid(annotationPath(other), asked.amounts.get(other), wrong, 'leave one of the two out')]);
+  }
+  const share = ofContainer.length > 0 ? readNamed(asked, ofContainer, problems) : readFraction(asked, problems);
+  const countText = asked.amounts.get(COUNT) ?? '1';
+  const count = parseWhole(countText, 1, MOST_GPUS);
+  if (!count.ok) problems.push(invalid(annotationPath(COUNT), countText, count.error.wrong, count.error.right));
+  if (!count.ok || share === undefined || problems.length > 0) return err(problems);
+  if (share.limit !== undefined && !rules.allowMemoryOvercommit) {
+    const [key, text] = share.limit;
+    const wrong = 'is more than what is reserved, and overcommit is not allowed here';
+    return err([
+      forbidden(annotationPath(key), text, wrong, 'leave it out, or have allowMemoryOvercommit switched on'),
+    ]);
+  }
+  return { ok: true, value: { gpus: Array.from({ length: count.value }, () => share.gpu), warnings: [] } };
+}
+
+/** `limit`: the annotation of a limit above the reserved amount. */
+type Share = { readonly gpu: GpuShare; readonly limit?: readonly [key: string, text: string] };
+
+function readFraction({ amounts }: Asked, problems: Problem[]): Share | undefined {
+  const [fraction, memory] = [amounts.get(FRACTION), amounts.get(MEMORY)];
+  if (fraction !== undefined && memory !== undefined) {
+    problems.push(
+      invalid(annotationPath(MEMORY), memory, `is not possible beside ${FRACTION}`, 'leave one of them out'),
+    );
+    return undefined;
+  }
+  const [key, limitKey] = fraction === undefined ? [MEMORY, MEMORY_LIMIT] : [FRACTION, FRACTION_LIMIT];
+  const readAmount = (name: string): MemoryAmount | undefined => {
+    const text = amounts.get(name);
+    if (text === undefined) return undefined;
+    if (fraction !== undefined) return percentAmount(text, annotationPath(name), problems);
+    const mebibytes = parseWhole(text, 1, MOST_MEMORY_BYTES / MIB);
+    if (mebibytes.ok) return { kind: 'bytes', bytes: mebibytes.value * MIB };
+    problems.push(invalid(annotationPath(name), text, mebibytes.error.wrong, `${mebibytes.error.right}: MiB`));
+    return undefined;
+  };
+  return withLimit(readAmount(key), readAmount(limitKey), [limitKey, amounts.get(limitKey) ?? ''], problems);
+}
+
+/** A missing request is the limit, and a missing limit the request. */
+function readNamed({ amounts }: Asked, keys: readonly string[], problems: Problem[]): Share | undefined {
+  const readBytes = (end: string): MemoryAmount | undefined => {
+    const key = keys.find((one) => one.endsWith(end));
+    const text = key === undefined ? undefined : amounts.get(key);
+    if (key === undefined || text === undefined) return undefined;
+    const parsed = parseQuantity(text);
+    const bytes = parsed.ok ? ceilMib(parsed.value) : undefined;
+    if (bytes !== undefined) return { kind: 'bytes', bytes };
+    const wrong = parsed.ok ? 'is no amount that a GPU has' : parsed.error;
+    problems.push(invalid(annotationPath(key), text, wrong, 'write an amount such as "8Gi"'));
+    return undefined;
+  };
+  const [request, limit] = [readBytes(REQUEST_END), readBytes(LIMIT_END)];
+  const limitKey = keys.find((key) => key.endsWith(LIMIT_END)) ?? '';
+  return withLimit(request ?? limit, limit, [limitKey, amounts.get(limitKey) ?? ''], problems);
+}
+
+function withLimit(
+  memory: MemoryAmount | undefined,
+  limit: MemoryAmount | undefined,
+  written: readonly [key: string, text: string],
+  problems: Problem[],
+): Share | undefined {
+  if (memory === undefined) return undefined;
+  if (limit === undefined || sizeOf(limit) === sizeOf(memory)) return { gpu: { memory } };
+  if (sizeOf(limit) > sizeOf(memory)) return { gpu: { memory, memoryLimit: limit }, limit: written };
+  problems.push(
+    invalid(annotationPath(written[0]), written[1], 'is less than what is reserved', 'write at least that'),
+  );
+  return undefined;
+}
+
+/** For comparison of two amounts of one kind. */
+function sizeOf(amount: MemoryAmount): number {
+  if (amount.kind === 'bytes') return amount.bytes;
+  return amount.kind === 'percent' ? amount.percent : 100;
+}
