@@ -15,6 +15,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   set: async () => (await import('./commands/set.ts')).set,
   recommend: async () => (await import('./commands/recommend.ts')).recommend,
   showback: async () => (await import('./commands/showback.ts')).showback,
+  convert: async () => (await import('./commands/convert.ts')).convert,
+  templates: async () => (await import('./commands/templates.ts')).templates,
   driver: async () => (await import('./commands/driver.ts')).driver,
   agent: async () => (await import('./daemons/agent.ts')).agent,
   exporter: async () => (await import('./daemons/exporter.ts')).exporter,

@@ -1,15 +1,13 @@
 // `cotenant webhook`: admission in the foreground.
-import { readFileSync } from 'node:fs';
-import { parse as parseYaml } from 'yaml';
-import { parseConfiguration } from '../../../webhook/config.ts';
+import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
-import { formatProblem } from '../../common/problem.ts';
 import { given } from '../../request/rules/namespace-rules.ts';
 import type { CertificateSource } from '../../serving/http-server.ts';
 import { fromFiles } from '../../serving/tls-files.ts';
 import { type Command, type Parsed, port, text, UsageError, whole } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
+import { readConfiguration } from '../lib/webhook-configuration.ts';
 
 export const webhook: Command = {
   name: 'webhook',
@@ -49,8 +47,7 @@ export const webhook: Command = {
   ].join('\n'),
   async run(parsed) {
     const file = text(parsed, 'config');
-    const read = parseConfiguration(file === undefined ? undefined : parseFile(file));
-    if (!read.ok) throw new UsageError(`${file}:\n  ${read.error.map(formatProblem).join('\n  ')}`);
+    const configuration = file === undefined ? DEFAULT_CONFIGURATION : readConfiguration(file);
     const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const drainMs = (whole(parsed, 'drain', 0, 300) ?? 0) * 1000;
@@ -59,7 +56,7 @@ export const webhook: Command = {
       startWebhook({
         logger: log,
         timeouts: { drainMs },
-        configuration: read.value,
+        configuration,
         port: port(parsed, 'port') ?? 8443,
         ...given({ host, certificate, healthPort: port(parsed, 'health-port') }),
       });
@@ -94,12 +91,4 @@ async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefi
   const config = new KubeConfig();
   config.loadFromDefault();
   return fromSecret(config, { namespace, secret, service, registration });
-}
-
-function parseFile(path: string): unknown {
-  try {
-    return parseYaml(readFileSync(path, 'utf8'));
-  } catch (error) {
-    throw new UsageError(`${path}: ${(error as Error).message}`);
-  }
 }

@@ -1,0 +1,180 @@
+// `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
+import { parseAllDocuments, stringify } from 'yaml';
+import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../webhook/config.ts';
+import { mutatePod } from '../../../webhook/mutate.ts';
+import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../api/request.ts';
+import { parsePodRequest } from '../../api/request-annotation.ts';
+import { isObject, type JsonObject, objectAt, textAt } from '../../common/json.ts';
+import { formatProblem } from '../../common/problem.ts';
+import { ownAmounts, showAmounts } from '../../request/amounts.ts';
+import { listContainers, type PodContainer } from '../../request/containers.ts';
+import { owns } from '../../request/dialects/dialect.ts';
+import { dialectsOf, FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
+import { type Command, text, texts, UsageError } from '../lib/command.ts';
+import { askedBy, jsonText, oneCell, oneLine } from '../lib/text.ts';
+import { readConfiguration, readText } from '../lib/webhook-configuration.ts';
+import { formOf, namespaceOption } from './target.ts';
+
+type Converted = {
+  readonly container: string;
+  /** Undefined: it gets no GPU. */
+  readonly share?: {
+    readonly dialect: string;
+    readonly asked: string;
+    readonly becomes: string;
+    readonly meaning: string;
+  };
+  /** Resources of dialects that are off. */
+  readonly unread: readonly string[];
+};
+export type ConvertedPod = {
+  /** `Deployment/train`, and the place of the pod's template in it. */
+  readonly object: string;
+  readonly place: string;
+  readonly outcome: 'share' | 'untouched' | 'refused';
+  readonly containers: readonly Converted[];
+  readonly problems: readonly string[];
+  readonly warnings: readonly string[];
+};
+
+/** All dialects are on: `hami` reads `nvidia.com/gpu`. */
+const EVERY_DIALECT: WebhookConfiguration = {
+  ...DEFAULT_CONFIGURATION,
+  rules: { ...DEFAULT_CONFIGURATION.rules, dialects: [...FOREIGN_DIALECT_NAMES] },
+};
+
+export const convert: Command = {
+  name: 'convert',
+  summary: 'Shows what the webhook would make of manifests: the share of each container and why, or the refusal.',
+  usage: '-f FILE [-f FILE ...] [--config FILE] [-n NAMESPACE] [-o table|yaml|json]',
+  options: {
+    file: {
+      short: 'f',
+      value: 'FILE',
+      multiple: true,
+      help: 'manifests in YAML or JSON, lists too; - is standard input',
+    },
+    config: {
+      short: 'c',
+      value: 'FILE',
+      help: "the webhook's settings or their ConfigMap (default all dialects are on)",
+    },
+    namespace: namespaceOption('of manifests that name none (default default)'),
+    output: { short: 'o', value: 'FORM', help: 'table (default), yaml (the manifests as they would become) or json' },
+    json: { help: 'the same as -o json' },
+  },
+  notes: 'It asks no cluster. Its exit code is 1 where a pod would be refused.',
+  async run(parsed) {
+    const files = texts(parsed, 'file');
+    if (files.length === 0) throw new UsageError('want at least one -f FILE');
+    const form = formOf(parsed, ['table', 'yaml', 'json']);
+    const config = text(parsed, 'config');
+    const configuration = config === undefined ? EVERY_DIALECT : readConfiguration(config);
+    const results = files
+      .flatMap(documentsOf)
+      .map((document) => convertDocument(document, configuration, text(parsed, 'namespace')));
+    const pods = results.flatMap((result) => result.pods);
+    if (form === 'yaml') process.stdout.write(results.map(({ after }) => stringify(after)).join('---\n'));
+    else if (form === 'json') console.log(jsonText(pods));
+    else console.log(pods.length === 0 ? 'there are no pods in these manifests' : pods.flatMap(linesOf).join('\n'));
+    return pods.some(({ outcome }) => outcome === 'refused') ? 1 : 0;
+  },
+};
+
+/** The objects of a file; those of a list are objects of their own. */
+function documentsOf(file: string): readonly JsonObject[] {
+  const documents = parseAllDocuments(readText(file));
+  return [documents].flat().flatMap((document, index) => {
+    const [error] = 'errors' in document ? document.errors : [];
+    if (error) throw new UsageError(`${file}: ${error.message}`);
+    const value: unknown = document.toJS();
+    if (value === null || value === undefined) return [];
+    if (!isObject(value)) throw new UsageError(`${file}: document ${index + 1} is not an object of Kubernetes`);
+    const { items } = value;
+    return (textAt(value, 'kind') ?? '').endsWith('List') && Array.isArray(items) ? items.filter(isObject) : [value];
+  });
+}
+
+/** The object with each of its pods as the webhook would patch it; one that it refuses stays as it is. */
+export function convertDocument(
+  document: JsonObject,
+  configuration: WebhookConfiguration,
+  defaultNamespace = 'default',
+): { readonly after: unknown; readonly pods: readonly ConvertedPod[] } {
+  const metadata = objectAt(document, 'metadata');
+  const namespace = textAt(metadata, 'namespace') ?? defaultNamespace;
+  const name = textAt(metadata, 'name') ?? textAt(metadata, 'generateName') ?? '';
+  const object = `${textAt(document, 'kind') ?? 'object'}/${name}`;
+  const pods: ConvertedPod[] = [];
+  const after = mapPods(document, '', (pod, place) => {
+    const mutation = mutatePod(pod, namespace, configuration);
+    pods.push({ object, place, ...describe(pod, mutation, namespace, configuration) });
+    return mutation.kind === 'patched' ? mutation.pod : pod;
+  });
+  return { after, pods };
+}
+
+/** A pod, or a template of pods, is an object whose `spec` has containers: so in every kind, also of other projects. */
+function mapPods(value: unknown, place: string, change: (pod: JsonObject, place: string) => JsonObject): unknown {
+  if (Array.isArray(value)) return value.map((item, index) => mapPods(item, `${place}[${index}]`, change));
+  if (!isObject(value)) return value;
+  if (Array.isArray(objectAt(value, 'spec').containers)) return change(value, place);
+  const entries = Object.entries(value).map(([key, part]) => [
+    key,
+    mapPods(part, place === '' ? key : `${place}.${key}`, change),
+  ]);
+  return Object.fromEntries(entries);
+}
+
+function describe(
+  pod: JsonObject,
+  mutation: ReturnType<typeof mutatePod>,
+  namespace: string,
+  configuration: WebhookConfiguration,
+): Omit<ConvertedPod, 'object' | 'place'> {
+  const listed = listContainers(pod);
+  const containers = listed.ok ? listed.value : [];
+  const read = dialectsOf(rulesOf(configuration, namespace));
+  const record = mutation.kind === 'patched' ? parsePodRequest(mutation.record) : undefined;
+  const shares = record?.ok ? record.value.containers : [];
+  return {
+    outcome: mutation.kind === 'patched' ? 'share' : mutation.kind,
+    containers: containers.map((container) => {
+      const share = shares.find(({ name }) => name === container.name);
+      const unread = resourcesOf(container).filter(
+        (resource) =>
+          FOREIGN_DIALECTS.some((dialect) => owns(dialect, resource)) &&
+          !read.some((dialect) => owns(dialect, resource)),
+      );
+      return { container: container.name, ...(share && { share: shareOf(share) }), unread };
+    }),
+    problems: mutation.kind === 'refused' ? mutation.problems.map(formatProblem) : [],
+    warnings: mutation.kind === 'refused' ? [] : mutation.warnings,
+  };
+}
+
+const resourcesOf = ({ spec }: PodContainer): readonly string[] =>
+  Object.keys(objectAt(objectAt(spec, 'resources'), 'limits'));
+
+const shareOf = ({ dialect, asked, gpus }: ContainerRequest): NonNullable<Converted['share']> => ({
+  dialect,
+  asked: showAmounts(new Map(Object.entries(asked))),
+  becomes: showAmounts(ownAmounts(gpus)),
+  meaning: askedBy({ gpus }),
+});
+
+function linesOf({ object, place, outcome, containers, problems, warnings }: ConvertedPod): readonly string[] {
+  const head = { share: '', untouched: ': asks for no share, is left as it is', refused: ': is refused' }[outcome];
+  const lines = containers.flatMap(({ container, share, unread }) => [
+    ...(share ? [`${container} (${share.dialect}): ${share.asked}`, `  ${share.meaning}`, `  ${share.becomes}`] : []),
+    ...(!share && outcome === 'share' ? [`${container}: no GPU`] : []),
+    ...unread.map((resource) => `${container}: ${resource} is not read: ${dialectsWith(resource)} is off`),
+  ]);
+  const all = [...lines, ...problems, ...warnings.map((warning) => `warning: ${warning}`)];
+  return [oneLine(`${object}${place === '' ? '' : ` ${place}`}${head}`), ...all.map((line) => `  ${oneCell(line)}`)];
+}
+
+const dialectsWith = (resource: string): string =>
+  `dialect ${FOREIGN_DIALECTS.filter((dialect) => owns(dialect, resource))
+    .map(({ name }) => name)
+    .join(' or ')}`;

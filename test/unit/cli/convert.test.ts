@@ -1,0 +1,112 @@
+// `cotenant convert` and `cotenant templates`: what is found in manifests, and that it is what the webhook does.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { parse, parseAllDocuments } from 'yaml';
+import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
+import { convertDocument } from '../../../src/cli/commands/convert.ts';
+import { templateLines } from '../../../src/cli/commands/templates.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
+import { blocks, ROOT, readPage, section } from '../../support/docs.ts';
+import { answerOf, configured, creation } from '../webhook/reviews.ts';
+
+const all = configured({ rules: { dialects: FOREIGN_DIALECT_NAMES } });
+const limited = (limits: object, name = 'main') => ({ name, resources: { limits } });
+const podSpec = (limits: object) => ({ containers: [limited(limits), { name: 'side' }] });
+const HAMI = { 'nvidia.com/gpu': 1, 'nvidia.com/gpumem': 10240 };
+
+const TRAIN = {
+  apiVersion: 'apps/v1',
+  kind: 'Deployment',
+  metadata: { name: 'train' },
+  spec: { template: { metadata: { labels: { app: 'x' } }, spec: podSpec(HAMI) } },
+};
+const NOTEBOOK = {
+  apiVersion: 'v1',
+  kind: 'Pod',
+  metadata: { name: 'notebook' },
+  spec: { containers: [limited({ 'tencent.com/vcuda-core': 150 })] },
+};
+
+/** The program with manifests on its standard input. */
+function run(input: string, ...args: readonly string[]) {
+  const program = join(ROOT, 'src/cli/main.ts');
+  const { stdout, stderr, status } = spawnSync(process.execPath, [program, ...args], { input, encoding: 'utf8' });
+  return { stdout, stderr, status };
+}
+const yamlOf = (...objects: readonly object[]) => objects.map((object) => JSON.stringify(object)).join('\n---\n');
+
+test('the share of each container, and the refusal, as the page on commands shows them', (t) => {
+  const [example = ''] = blocks(section(readPage('docs/use/cli.md'), '## cotenant convert'), '');
+  const { stdout, status } = run(yamlOf(TRAIN, NOTEBOOK), 'convert', '-f', '-');
+  t.deepEqual([...stdout.trimEnd().split('\n'), String(status)], example.trimEnd().split('\n').slice(1));
+});
+
+test('pods are found in objects of any kind, with their places', (t) => {
+  const template = { spec: podSpec({ 'aliyun.com/gpu-mem': 3 }) };
+  const objects: Record<string, object> = {
+    'spec.jobTemplate.spec.template': { jobTemplate: { spec: { template } } },
+    'spec.headGroupSpec.template': { headGroupSpec: { template } },
+    'spec.replicatedJobs[0].template.spec.template': { replicatedJobs: [{ template: { spec: { template } } }] },
+    'spec.leaderWorkerTemplate.workerTemplate': { leaderWorkerTemplate: { workerTemplate: template } },
+    'spec.tasks[0].template': { tasks: [{ template }] },
+    'spec.pytorchReplicaSpecs.Worker.template': { pytorchReplicaSpecs: { Worker: { template } } },
+  };
+  for (const [place, spec] of Object.entries(objects)) {
+    const { pods } = convertDocument({ kind: 'Some', metadata: { name: 'x' }, spec }, all);
+    t.like(pods, { length: 1, 0: { object: 'Some/x', place, outcome: 'share' } }, place);
+  }
+  t.deepEqual(convertDocument({ kind: 'Service', metadata: { name: 'x' }, spec: { ports: [] } }, all).pods, []);
+});
+
+test('a manifest becomes what the webhook would make of its pods, and so again', (t) => {
+  const { after } = convertDocument(TRAIN, all);
+  const { template } = (after as typeof TRAIN).spec;
+  t.deepEqual(template as unknown as JsonObject, answerOf(creation(TRAIN.spec.template), all).pod);
+  t.deepEqual(convertDocument(after as JsonObject, all).after, after);
+  t.deepEqual(convertDocument(NOTEBOOK, all).after, NOTEBOOK);
+});
+
+test('lists, several documents and forms of output', (t) => {
+  const list = { apiVersion: 'v1', kind: 'List', items: [TRAIN, { kind: 'Service', metadata: { name: 's' } }] };
+  const yaml = run(yamlOf(list, TRAIN), 'convert', '-f', '-', '-o', 'yaml');
+  const documents = [parseAllDocuments(yaml.stdout)].flat().map((document) => document.toJS());
+  t.deepEqual(
+    documents.map(({ kind }) => kind),
+    ['Deployment', 'Service', 'Deployment'],
+  );
+  const json = run(yamlOf(TRAIN), 'convert', '-f', '-', '-o', 'json');
+  t.like(parse(json.stdout)[0], { object: 'Deployment/train', outcome: 'share' });
+  t.is(run('', 'convert', '-f', '-').stdout, 'there are no pods in these manifests\n');
+});
+
+test('faults of the command line and of files are one sentence', (t) => {
+  const cases: readonly (readonly [input: string, args: readonly string[], expected: RegExp])[] = [
+    ['', [], /^cotenant: want at least one -f FILE\n$/],
+    ['', ['-f', '/nowhere'], /^cotenant: \/nowhere: ENOENT/],
+    ['a: [', ['-f', '-'], /^cotenant: -: /],
+    ['7', ['-f', '-'], /^cotenant: -: document 1 is not an object of Kubernetes\n$/],
+  ];
+  for (const [input, args, expected] of cases) {
+    const { stderr, status } = run(input, 'convert', ...args);
+    t.regex(stderr, expected);
+    t.is(status, 2);
+  }
+});
+
+test('resources of a dialect that is off are named', (t) => {
+  const { pods } = convertDocument(TRAIN, configured({}));
+  t.like(pods[0], { outcome: 'untouched' });
+  t.deepEqual(pods[0]?.containers[0]?.unread, ['nvidia.com/gpu', 'nvidia.com/gpumem']);
+});
+
+test('templates of a namespace, from settings or the ConfigMap with them', (t) => {
+  const settings = 'rules: {templates: {small: {gpuMemory: 4Gi}, large: {gpu: 2, gpuMemory: 64Gi, gpuCores: 100}}}';
+  const [, ...expected] = (blocks(section(readPage('docs/use/cli.md'), '## cotenant templates'), '')[0] ?? '')
+    .trimEnd()
+    .split('\n');
+  const configMap = JSON.stringify({ kind: 'ConfigMap', data: { 'configuration.yaml': settings } });
+  for (const input of [settings, configMap])
+    t.deepEqual(run(input, 'templates', '--config', '-').stdout.trimEnd().split('\n'), expected);
+  t.deepEqual(templateLines(new Map()), ['no templates are configured']);
+});
