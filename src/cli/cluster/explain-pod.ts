@@ -52,9 +52,8 @@ export type Explanation = {
   readonly notes: readonly string[];
 };
 
-/** Does a resource belong to another system, which Cotenant reads only if its dialect is enabled? */
-const isForeignResource = (name: string): boolean =>
-  name.startsWith('nvidia.com/gpu') || FOREIGN_DIALECTS.some((dialect) => owns(dialect, name));
+/** Does a name belong to another system, which Cotenant reads only if its dialect is enabled? */
+const isForeign = (name: string): boolean => FOREIGN_DIALECTS.some((dialect) => owns(dialect, name));
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
@@ -181,7 +180,8 @@ function unread(pod: Pod): Cause[] {
   const names = [...pod.spec.containers, ...(pod.spec.initContainers ?? [])].flatMap(({ resources }) =>
     Object.keys({ ...resources?.requests, ...resources?.limits }),
   );
-  const [own, foreign] = [names.find(isOwnKey), names.find((key) => isForeignResource(key))];
+  const keys = Object.keys({ ...pod.metadata.annotations, ...pod.metadata.labels });
+  const [own, foreign] = [names.find(isOwnKey), [...names, ...keys].find(isForeign)];
   if (own !== undefined) {
     return [{ text: `It names ${own}, but has not passed the webhook, so it gets no share.` }];
   }

@@ -24,8 +24,6 @@ type Converted = {
     readonly becomes: string;
     readonly meaning: string;
   };
-  /** Resources of dialects that are off. */
-  readonly unread: readonly string[];
 };
 export type ConvertedPod = {
   /** `Deployment/train`, and the place of the pod's template in it. */
@@ -33,6 +31,8 @@ export type ConvertedPod = {
   readonly place: string;
   readonly outcome: 'share' | 'untouched' | 'refused';
   readonly containers: readonly Converted[];
+  /** Resources, annotations and labels of dialects that are off. */
+  readonly unread: readonly string[];
   readonly problems: readonly string[];
   readonly warnings: readonly string[];
 };
@@ -141,17 +141,18 @@ function describe(
     outcome: mutation.kind === 'patched' ? 'share' : mutation.kind,
     containers: containers.map((container) => {
       const share = shares.find(({ name }) => name === container.name);
-      const unread = resourcesOf(container).filter(
-        (resource) =>
-          FOREIGN_DIALECTS.some((dialect) => owns(dialect, resource)) &&
-          !read.some((dialect) => owns(dialect, resource)),
-      );
-      return { container: container.name, ...(share && { share: shareOf(share) }), unread };
+      return { container: container.name, ...(share && { share: shareOf(share) }) };
     }),
+    unread: [...new Set([...containers.flatMap(resourcesOf), ...keysOf(pod)])].filter(
+      (name) => FOREIGN_DIALECTS.some((dialect) => owns(dialect, name)) && !read.some((dialect) => owns(dialect, name)),
+    ),
     problems: mutation.kind === 'refused' ? mutation.problems.map(formatProblem) : [],
     warnings: mutation.kind === 'refused' ? [] : mutation.warnings,
   };
 }
+
+const keysOf = ({ metadata }: JsonObject): readonly string[] =>
+  Object.keys({ ...objectAt(metadata, 'annotations'), ...objectAt(metadata, 'labels') });
 
 const resourcesOf = ({ spec }: PodContainer): readonly string[] =>
   Object.keys(objectAt(objectAt(spec, 'resources'), 'limits'));
@@ -163,14 +164,14 @@ const shareOf = ({ dialect, asked, gpus }: ContainerRequest): NonNullable<Conver
   meaning: askedBy({ gpus }),
 });
 
-function linesOf({ object, place, outcome, containers, problems, warnings }: ConvertedPod): readonly string[] {
+function linesOf({ object, place, outcome, containers, unread, problems, warnings }: ConvertedPod): readonly string[] {
   const head = { share: '', untouched: ': asks for no share, is left as it is', refused: ': is refused' }[outcome];
-  const lines = containers.flatMap(({ container, share, unread }) => [
+  const lines = containers.flatMap(({ container, share }) => [
     ...(share ? [`${container} (${share.dialect}): ${share.asked}`, `  ${share.meaning}`, `  ${share.becomes}`] : []),
     ...(!share && outcome === 'share' ? [`${container}: no GPU`] : []),
-    ...unread.map((resource) => `${container}: ${resource} is not read: ${dialectsWith(resource)} is off`),
   ]);
-  const all = [...lines, ...problems, ...warnings.map((warning) => `warning: ${warning}`)];
+  const off = unread.map((name) => `${name} is not read: ${dialectsWith(name)} is off`);
+  const all = [...lines, ...off, ...problems, ...warnings.map((warning) => `warning: ${warning}`)];
   return [oneLine(`${object}${place === '' ? '' : ` ${place}`}${head}`), ...all.map((line) => `  ${oneCell(line)}`)];
 }
 

@@ -94,10 +94,16 @@ test('faults of the command line and of files are one sentence', (t) => {
   }
 });
 
-test('resources of a dialect that is off are named', (t) => {
+test('names of a dialect that is off are named', (t) => {
   const { pods } = convertDocument(TRAIN, configured({}));
   t.like(pods[0], { outcome: 'untouched' });
-  t.deepEqual(pods[0]?.containers[0]?.unread, ['nvidia.com/gpu', 'nvidia.com/gpumem']);
+  t.deepEqual(pods[0]?.unread, ['nvidia.com/gpu', 'nvidia.com/gpumem']);
+  const fraction = {
+    kind: 'Pod',
+    metadata: { annotations: { 'gpu-fraction': '0.5' } },
+    spec: { containers: [{ name: 'a' }] },
+  };
+  t.deepEqual(convertDocument(fraction, configured({})).pods[0]?.unread, ['gpu-fraction']);
 });
 
 test('templates of a namespace, from settings or the ConfigMap with them', (t) => {

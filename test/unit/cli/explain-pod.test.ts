@@ -76,6 +76,16 @@ const CASES: readonly Case[] = [
   ],
   ['a pod that asks for no share', facts('plain'), ['team/plain asks for no share of a GPU (phase Running).']],
   [
+    'a pod with annotations of a dialect that is off',
+    facts('plain', {
+      pod: { ...recorded('plain').pod, metadata: { name: 'plain', annotations: { 'gpu-fraction': '0.5' } } },
+    }),
+    [
+      'team/plain asks for no share of a GPU (phase Running).',
+      '  It names gpu-fraction, whose dialect is not enabled in the webhook.',
+    ],
+  ],
+  [
     'a pod with the names of a dialect that is off',
     facts('plain', {
       pod: {
