@@ -44,6 +44,8 @@ struct cot_gated_launch {
     abi_stream stream;
     uint64_t key; /* launches with the same key are expected to take the same time; not 0 */
     uint64_t engine[16];
+    uint64_t family; /* key of all launches of its function, or of graphs */
+    uint64_t blocks; /* of its grid */
 };
 /* cotenant_admit(struct cot_gated_launch *): waits until the launch may go. After an error it is not made, and the
  * error is its result.

@@ -245,16 +245,17 @@ static bool is_at_bound(struct cot_wait *wait, const struct admission *admission
     return admission->now_ns >= wait->bound_ns;
 }
 
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_wait *wait,
-                                  struct cot_launch *launch) {
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns,
+                                  struct cot_wait *wait, struct cot_launch *launch) {
     struct cot_verdict verdict = {.wake = __atomic_load_n(&gate->order->wake, __ATOMIC_ACQUIRE)};
-    struct cot_predict_duration length = cot_predict_duration(gate, key);
+    struct cot_predicted length = cot_predict_duration(gate, kind, now_ns);
     uint64_t unknown = gate->tuning.unknown_ns ? gate->tuning.unknown_ns : LOAD(gate->order->depth_ns);
     *launch = (struct cot_launch){
-        .key = key,
+        .kind = *kind,
         .predicted_ns = length.late_ns ? length.late_ns : unknown,
         .mean_ns = length.mean_ns,
-        .unknown = length.late_ns == 0,
+        .unknown = !length.measured,
+        .probe = length.late_ns == 0,
     };
     mark_turn(gate);
     __atomic_fetch_add(&gate->row->pending_ns, launch->predicted_ns, __ATOMIC_SEQ_CST);
@@ -306,17 +307,14 @@ bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint6
 
 /* ---- completion ---- */
 
-bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch,
-                   uint64_t now_ns) {
-    (void)now_ns;
+bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns) {
+    if (launch->unknown) cot_note_launched(gate, &launch->kind, now_ns);
     if (batch->launches == 0) *batch = (struct cot_batch){.after_wait = launch->waited};
     uint32_t i = 0;
-    while (i < batch->kinds && batch->kind[i].key != launch->key) i++;
+    while (i < batch->kinds && batch->kind[i].kind.key != launch->kind.key) i++;
     if (i == batch->kinds) {
         batch->kinds++;
-        batch->kind[i].key = launch->key;
-        batch->kind[i].launches = 0;
-        batch->kind[i].predicted_ns = 0;
+        batch->kind[i] = (struct cot_batch_kind){.kind = launch->kind, .unknown = launch->unknown};
     }
     batch->kind[i].launches++;
     batch->kind[i].predicted_ns += launch->predicted_ns;
@@ -327,7 +325,7 @@ bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const s
     batch->away |= launch->away;
     uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
     if (depth / 4 < most) most = depth / 4;
-    return launch->unknown || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
+    return launch->probe || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
            batch->kinds == COT_BATCH_KINDS;
 }
 
@@ -346,15 +344,24 @@ uint64_t cot_gate_launches(const struct cot_gate *gate) {
     return sum;
 }
 
-static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns) {
+/* A batch's length is divided among its kinds as predicted. Of a batch with kinds that were not measured yet these get
+ * what is left beside the others. */
+static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t now_ns) {
     if (batch->waited && length_ns > WAITER_NS * batch->launches) length_ns = WAITER_NS * batch->launches;
+    uint64_t measured = 0, divided = batch->predicted_ns;
+    for (uint32_t i = 0; i < batch->kinds; i++) measured += batch->kind[i].unknown ? 0 : batch->kind[i].predicted_ns;
+    bool rest = batch->unknown && length_ns > measured;
+    if (rest) {
+        length_ns -= measured;
+        divided -= measured;
+    }
     for (uint32_t i = 0; i < batch->kinds; i++) {
+        const struct cot_batch_kind *of = &batch->kind[i];
         uint64_t share = length_ns;
-        if (batch->kinds > 1 && batch->predicted_ns) {
-            share = (uint64_t)((unsigned __int128)length_ns * batch->kind[i].predicted_ns / batch->predicted_ns);
-        }
-        uint64_t each = share / batch->kind[i].launches;
-        cot_record_duration(gate, batch->kind[i].key, each, batch->kind[i].launches);
+        if (rest && !of->unknown) continue;
+        if (batch->kinds > 1 && divided) share = (uint64_t)((unsigned __int128)length_ns * of->predicted_ns / divided);
+        uint64_t each = share / of->launches;
+        cot_record_duration(gate, &of->kind, each, of->launches, now_ns);
         note_longest(gate, each);
     }
 }
@@ -389,7 +396,7 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     bool away = batch->away || is_arbiter_away(gate, now_ns, 0, &stale), known = !batch->unknown;
     if (batch->charged_ns) begin_use(gate, end_ns);
     else use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
-    if (!away || !known) learn(gate, batch, length / (streams ? streams : 1));
+    if (!away || !known) learn(gate, batch, length / (streams ? streams : 1), now_ns);
     if (!batch->overdue) __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
     bool drained = __atomic_sub_fetch(&gate->row->inflight, batch->launches, __ATOMIC_SEQ_CST) == 0;
     bool closed = cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) != COT_LEASE_GRANTED;

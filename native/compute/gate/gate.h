@@ -15,7 +15,7 @@
 
 #include "../../shared-memory/lease_page.h"
 
-#define COT_GATE_KINDS 1024u /* kinds of launches with a known duration, per process */
+#define COT_GATE_KINDS 1024u /* remembered kinds and families of launches, per process: the latest */
 #define COT_OVERDUE_SLACK_NS 10000000ull
 #define COT_BATCH_KINDS 8u
 #define COT_BATCH_LAUNCHES 32u
@@ -29,11 +29,20 @@ struct cot_gate_tuning {
 };
 extern const struct cot_gate_tuning cot_default_gate;
 
+/* Launches of one kind are expected to take the same time; a kind that was not measured, as long as its family. */
 struct cot_launch_kind {
-    uint64_t key;       /* of function and shape, or of an executable graph; 0: free */
+    uint64_t key;    /* of function and shape, or of an executable graph; not 0 */
+    uint64_t family; /* of the function, or of all graphs; 0: unknown */
+    uint64_t blocks; /* of its grid */
+};
+
+struct cot_duration {
+    uint64_t key;       /* of a kind or a family; 0: free */
     uint64_t length_ns; /* of recent launches; 0: unknown */
     uint64_t mean_ns;   /* of all launches */
     uint64_t count;
+    uint64_t blocks;  /* of a family's recent launches */
+    uint64_t used_ms; /* when it was last looked up: the oldest one is replaced */
 };
 
 /* One process on one GPU. */
@@ -55,16 +64,18 @@ struct cot_gate {
     uint32_t others_count;
     uint32_t missed_heartbeat; /* low half of an announced idle end after which no heartbeat came: not trusted again; 0:
                                   none */
-    struct cot_launch_kind kinds[COT_GATE_KINDS];
+    struct cot_duration all;   /* of all kinds */
+    struct cot_duration durations[COT_GATE_KINDS];
 };
 
 struct cot_launch {
-    uint64_t key;
+    struct cot_launch_kind kind;
     uint64_t predicted_ns;
     uint64_t mean_ns;
-    bool unknown;
-    bool away;   /* admitted while no arbiter ran */
-    bool waited; /* it, or an admission right before it, had to wait */
+    bool unknown; /* its kind was not measured yet ... */
+    bool probe;   /* ... and nothing is known that it could be guessed from: its batch ends with it */
+    bool away;    /* admitted while no arbiter ran */
+    bool waited;  /* it, or an admission right before it, had to wait */
 };
 
 struct cot_batch {
@@ -74,9 +85,11 @@ struct cot_batch {
     bool overdue;        /* has run for longer than predicted: no longer pending */
     bool waited;         /* it was overdue, and ended with a later launch of the container: its length says nothing */
     uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
-    struct {
-        uint64_t key, predicted_ns;
+    struct cot_batch_kind {
+        struct cot_launch_kind kind;
+        uint64_t predicted_ns;
         uint32_t launches;
+        bool unknown;
     } kind[COT_BATCH_KINDS];
 };
 
@@ -108,8 +121,8 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
  * - for credit, as long as the container's limit takes to grow by what was used when the wait began;
  * - for the container's turn, as long as the arbiter says (cot_member.bound_ns).
  * What is launched at a bound is charged like everything else, and delays what comes after it. */
-struct cot_verdict cot_gate_admit(struct cot_gate *gate, uint64_t key, uint64_t now_ns, struct cot_wait *wait,
-                                  struct cot_launch *launch);
+struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns,
+                                  struct cot_wait *wait, struct cot_launch *launch);
 /* An admitted launch was made, but its end will not be seen: it counts as used for as long as it was predicted. */
 void cot_gate_unmeasured(struct cot_gate *gate, const struct cot_launch *launch);
 void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch);
@@ -117,8 +130,7 @@ void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch);
 bool cot_gate_wait(struct cot_gate *gate, bool begins, uint64_t waited_ns, uint64_t now_ns);
 
 /* True: this launch is the last of its batch. */
-bool cot_batch_add(const struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch,
-                   uint64_t now_ns);
+bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns);
 /* Whether a batch is in flight for so much longer than predicted that it may wait for a later launch. `since_ns`: when
  * it was launched, or when a batch last ended, if that was later; there is none before it in its stream. */
 static inline bool cot_batch_is_overdue(const struct cot_batch *batch, uint64_t since_ns, uint64_t now_ns) {

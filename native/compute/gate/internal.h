@@ -3,8 +3,12 @@
 
 #include "gate.h"
 
-struct cot_predict_duration {
-    uint64_t late_ns, mean_ns; /* 0: unknown */
+struct cot_predicted {
+    uint64_t late_ns, mean_ns; /* 0: nothing is known */
+    bool measured;             /* of launches of this kind */
 };
-struct cot_predict_duration cot_predict_duration(struct cot_gate *gate, uint64_t key);
-void cot_record_duration(struct cot_gate *gate, uint64_t key, uint64_t length_ns, uint32_t launches);
+struct cot_predicted cot_predict_duration(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns);
+/* A launch of a kind that was not measured yet was made. */
+void cot_note_launched(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns);
+void cot_record_duration(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t length_ns,
+                         uint32_t launches, uint64_t now_ns);

@@ -3,6 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
+import { ratioOfKinds } from '../../bench/compute/kinds.ts';
 import { type Run, runLab, type Tenant } from '../../bench/compute/lab.ts';
 import { after, percentOf } from '../../bench/compute/measure.ts';
 import { BUILD } from '../../support/native/node.ts';
@@ -13,6 +14,7 @@ const run = (program: string, ...words: string[]) =>
 const CASES = {
   arbiter: [
     ['probe', 'only one launch of unknown duration is in flight'],
+    ['kinds', 'a new kind costs what its family does, and old kinds are forgotten'],
     ['depth', 'no more than a quantum of predicted work is in flight, even alone'],
     ['wake', 'a release or new demand is decided at once, whatever timer was set'],
     ['credit', "a container that waits for a peer's long launch keeps its credit"],
@@ -136,6 +138,17 @@ test('rule 5: short pauses are waited for, or a program that pauses loses its sh
   t.true((await second(lab)).percent > 60);
   t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
 });
+
+for (const [count, what] of [
+  [200, '200 kinds of launches in turn'],
+  [2000, '2,000 kinds of launches in turn'],
+  [0, 'launches of ever new kinds'],
+] as const) {
+  test(`${what} get their whole share`, async (t) => {
+    const ratio = await ratioOfKinds(count);
+    t.true(ratio >= 0.95, `${ratio}`);
+  });
+}
 
 test('a high-priority container at its limit leaves the rest in one piece', async (t) => {
   for (const cap of [50, 70, 90]) {

@@ -91,7 +91,8 @@ static void wait_for_order(struct cot_gates *gates, uint32_t gpu, const struct c
 }
 
 /* Announces the launch once it may go. False: the container is not limited any more. */
-static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, uint64_t key, struct cot_launch *launch) {
+static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, const struct cot_launch_kind *kind,
+                                struct cot_launch *launch) {
     struct cot_gate *gate = &gates->gate[gpu];
     struct cot_wait wait = {0};
     uint64_t since_ns = 0, looked_ns = 0;
@@ -99,7 +100,7 @@ static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, uint64_t 
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boottime_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
         struct cot_verdict verdict = {.go = true};
-        if (!free) verdict = cot_gate_admit(gate, key, now, &wait, launch);
+        if (!free) verdict = cot_gate_admit(gate, kind, now, &wait, launch);
         if (verdict.go) {
             if (since_ns) cot_gate_wait(gate, false, now - since_ns, now);
             return !free;
@@ -129,12 +130,22 @@ static void pop_context(abi_context context) {
     if (context) cot_context_pop();
 }
 
+/* An older libcotenant.so says no more than the key. */
+static struct cot_launch_kind kind_of(const struct cot_gated_launch *gated) {
+    struct cot_launch_kind kind = {.key = gated->key};
+    if (gated->bytes < sizeof *gated) return kind;
+    kind.family = gated->family;
+    kind.blocks = gated->blocks;
+    return kind;
+}
+
 static void wait_for_lease(struct cot_gates *gates, const struct cot_gated_launch *gated,
                            struct cot_launch_ticket *ticket) {
     void *context;
+    struct cot_launch_kind kind = kind_of(gated);
     if (cot_current_context(&ticket->gpu, &context) != ABI_SUCCESS || ticket->gpu == COT_NO_GPU)
         return; /* the driver will refuse the launch */
-    for (int tries = 0; wait_until_admitted(gates, ticket->gpu, gated->key, &ticket->launch); tries++) {
+    for (int tries = 0; wait_until_admitted(gates, ticket->gpu, &kind, &ticket->launch); tries++) {
         ticket->timed = cot_timed_batch_begin(gates, ticket->gpu, context, gated->stream, cot_boottime_ns());
         if (ticket->timed) return;
         if (tries == NO_ROOM_TRIES) {

@@ -292,9 +292,10 @@ static void help(void *about, uint64_t number) {
 
 static bool ask(struct program *program, struct launch *launch) {
     struct process *process = program->law;
-    /* Function and shape: the streams of a program run kernels of their own. */
-    uint64_t key = 1 + launch->stream;
-    struct cot_verdict verdict = cot_gate_admit(&process->gate, key, now_ns, &process->wait, &process->launch);
+    /* The streams of a program run functions of their own. */
+    struct cot_launch_kind kind = {
+        .key = 1 + launch->stream + (launch->kind << 8), .family = UINT64_MAX - launch->stream, .blocks = 1};
+    struct cot_verdict verdict = cot_gate_admit(&process->gate, &kind, now_ns, &process->wait, &process->launch);
     if (verdict.go) {
         if (process->waiting) cot_gate_wait(&process->gate, false, now_ns - process->waiting_since_ns, now_ns);
         process->waiting = false;

@@ -49,6 +49,7 @@ struct launch {
     uint32_t width; /* thousandths of the GPU that it fills */
     uint64_t begun_ns, submitted_ns;
     uint32_t stream;
+    uint64_t kind;
     struct program *program;
     struct batch *batch;
     uint64_t charge_ns; /* of the peers' laws: what they thought of it */
@@ -87,6 +88,7 @@ struct program {
     struct context context;
     struct random random, arrivals_random; /* two, so that when work comes does not hang on how long it takes */
     uint32_t outstanding, burst_left, next_stream;
+    uint64_t launches;
     uint64_t outstanding_in[MAX_STREAMS];
     bool stopped; /* nothing more is launched: between its phases */
     bool blocked; /* in a call that waits for the GPU */
@@ -104,6 +106,7 @@ struct tenant {
     enum spread spread;
     uint64_t kernel_ns;
     uint32_t nodes, processes, load_percent;
+    uint64_t kinds; /* of launches, in turn, each of its own length; 0: each launch is of a new kind */
     uint64_t gap_ns;
     uint32_t burst;
     uint64_t active_ns, pause_ns; /* phases: works for so long, pauses for so long; 0: always works */

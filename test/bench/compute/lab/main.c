@@ -4,7 +4,7 @@
  *   quantum_us= depth_us= high_depth_us= credit_longest= anticipation_us= loan_us= unknown_us= swallow=1   (the law's)
  *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests  kernel_us nodes gap_us burst
  *                          spread:lognormal|fixed|bimodal  percent limit weight high cap load active_ms pause_ms
- *                          processes join_ms scribbles
+ *                          processes join_ms scribbles kinds
  *   set=MS:TENANT:percent|weight:VALUE   stop=MS  resume=MS  restart=MS     (of the agent)
  *
  * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
@@ -57,6 +57,7 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
     else if (!strcmp(key, "pause_ms")) tenant->pause_ns = number(value) * MS;
     else if (!strcmp(key, "processes")) tenant->processes = (uint32_t)number(value);
     else if (!strcmp(key, "join_ms")) tenant->join_ns = number(value) * MS;
+    else if (!strcmp(key, "kinds")) tenant->kinds = number(value);
     else if (!strcmp(key, "scribbles")) tenant->scribbles = number(value);
     else fail("a tenant has no", key);
 }
@@ -64,7 +65,7 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
 static void add_tenant(char *words) {
     if (lab.count == MAX_TENANTS) fail("too many tenants at", words);
     struct tenant *tenant = &lab.tenants[lab.count];
-    *tenant = (struct tenant){.kernel_ns = 200 * US, .nodes = 1, .processes = 1, .load_percent = 30};
+    *tenant = (struct tenant){.kernel_ns = 200 * US, .nodes = 1, .processes = 1, .load_percent = 30, .kinds = 1};
     tenant->index = lab.count++;
     char *save;
     for (char *argument = strtok_r(words, ",", &save); argument; argument = strtok_r(NULL, ",", &save)) {

@@ -15,9 +15,15 @@ static void go_on(struct program *program, uint64_t time_ns) {
     at(time_ns, step, program, ++program->generation);
 }
 
-static uint64_t length_of(struct program *program) {
+/* A quarter of the mean to seven quarters of it. */
+static double length_of_kind(double mean, uint64_t kind) {
+    return mean * (0.25 + (double)(kind * 0x9e3779b97f4a7c15ull >> 40) / (1 << 24) * 1.5);
+}
+
+static uint64_t length_of(struct program *program, uint64_t kind) {
     const struct tenant *tenant = program->tenant;
     double mean = (double)tenant->kernel_ns, length = 0;
+    if (tenant->kinds != 1) mean = length_of_kind(mean, kind);
     for (uint32_t i = 0; i < tenant->nodes; i++) {
         double one = mean;
         if (tenant->spread == SPREAD_LOGNORMAL) one = mean * exp(0.5 * normal(&program->random) - 0.125);
@@ -30,7 +36,9 @@ static uint64_t length_of(struct program *program) {
 static struct launch *next_launch(struct program *program) {
     struct launch *launch = calloc(1, sizeof *launch);
     if (!launch) abort();
-    launch->left_ns = launch->length_ns = length_of(program);
+    launch->kind = program->tenant->kinds ? program->launches % program->tenant->kinds : program->launches;
+    program->launches++;
+    launch->left_ns = launch->length_ns = length_of(program, launch->kind);
     launch->width = 1000;
     launch->program = program;
     if (program->tenant->form == FORM_STREAMS) {

@@ -19,6 +19,73 @@ static void probe_case(void) {
     go(one, 0, 7);
 }
 
+static struct cot_launch admitted(struct container *of, const struct cot_launch_kind *kind) {
+    struct cot_launch launch;
+    CHECK(cot_gate_admit(&of->gates[0], kind, now, NULL, &launch).go);
+    return launch;
+}
+
+static void made(struct container *of, const struct cot_launch *launch, uint64_t length) {
+    struct cot_batch batch = {0};
+    uint64_t begun = now;
+    cot_batch_add(&of->gates[0], &batch, launch, now);
+    now += length;
+    end(of, 0, &batch, begun);
+    decide();
+}
+
+/* A kind that was not measured counts as its family, or as all launches; only if neither is known does it as a probe.
+ */
+static void kinds_case(void) {
+    struct container *one = add(1, soft);
+    struct cot_launch launch;
+    ask(one, 0, 1, &launch);
+    decide();
+    struct cot_launch_kind kind = {.key = 11, .family = 10, .blocks = 100};
+    launch = admitted(one, &kind);
+    CHECK(launch.probe);
+    made(one, &launch, 100 * US);
+    struct cot_launch_kind other = {.key = 21, .family = 20, .blocks = 100};
+    launch = admitted(one, &other);
+    CHECK(!launch.probe && launch.unknown && launch.predicted_ns == 100 * US);
+    made(one, &launch, 1000 * US);
+    /* A larger grid of a known function, once and again before it was measured. */
+    kind = (struct cot_launch_kind){.key = 13, .family = 10, .blocks = 300};
+    launch = admitted(one, &kind);
+    CHECK(launch.unknown && launch.predicted_ns == 100 * US);
+    struct cot_batch batch = {0};
+    cot_batch_add(&one->gates[0], &batch, &launch, now);
+    struct cot_launch again = admitted(one, &kind);
+    CHECK(again.unknown && again.predicted_ns == 300 * US);
+    cot_gate_undo(&one->gates[0], &again);
+    /* An unknown function, again and again before it was measured. */
+    struct cot_launch_kind newest = {.key = 31, .family = 30, .blocks = 1};
+    launch = admitted(one, &newest);
+    CHECK(!launch.probe);
+    cot_batch_add(&one->gates[0], &batch, &launch, now);
+    again = admitted(one, &newest);
+    CHECK(again.probe);
+    CHECK(!cot_gate_admit(&one->gates[0], &newest, now, NULL, &launch).go);
+    cot_gate_undo(&one->gates[0], &again);
+    uint64_t begun = now;
+    now += 1 * MS;
+    end(one, 0, &batch, begun);
+    decide();
+    /* More kinds than there are places: what is launched again and again stays known. */
+    kind = (struct cot_launch_kind){.key = 11, .family = 10, .blocks = 100};
+    for (uint64_t key = 0; key < 8ull * COT_GATE_KINDS; key++) {
+        struct cot_launch_kind fresh = {.key = 2 * key * 0x9e3779b97f4a7c15ull + 1, .family = 10, .blocks = 100};
+        launch = admitted(one, &fresh);
+        CHECK(!launch.probe);
+        made(one, &launch, 100 * US);
+        launch = admitted(one, &kind);
+        CHECK(!launch.unknown);
+        made(one, &launch, 100 * US);
+        now += 1 * MS;
+        decide();
+    }
+}
+
 /* Rule 2: alone, too, no more than a quantum of predicted work is under way. */
 static void depth_case(void) {
     struct container *one = add(1, soft);
@@ -308,16 +375,10 @@ static void policy_case(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     static const struct named_case cases[] = {
-        {"probe", probe_case},
-        {"depth", depth_case},
-        {"wake", wake_case},
-        {"credit", credit_case},
-        {"anticipation", anticipation_case},
-        {"idle", idle_case},
-        {"overrun", overrun_case},
-        {"high", high_case},
-        {"multi_gpu", gang_case},
-        {"catch-up", catch_up_case},
+        {"probe", probe_case},    {"kinds", kinds_case},       {"depth", depth_case},
+        {"wake", wake_case},      {"credit", credit_case},     {"anticipation", anticipation_case},
+        {"idle", idle_case},      {"overrun", overrun_case},   {"high", high_case},
+        {"multi_gpu", gang_case}, {"catch-up", catch_up_case},
     };
     if (argc > 3 && !strcmp(argv[1], "policy")) {
         policy_case(argc, argv);

@@ -105,7 +105,7 @@ static inline void decide(void) {
 
 static inline bool ask(struct container *of, uint32_t gpu, uint64_t key, struct cot_launch *launch) {
     struct cot_gate *gate = &of->gates[gpu];
-    struct cot_verdict verdict = cot_gate_admit(gate, key, now, 0, launch);
+    struct cot_verdict verdict = cot_gate_admit(gate, &(struct cot_launch_kind){.key = key}, now, 0, launch);
     if (!verdict.go && !verdict.own && !of->waits[gpu]) {
         of->waits[gpu] = true;
         cot_gate_wait(gate, true, 0, now);

@@ -115,7 +115,7 @@ static void outage_case(void) {
     now += COT_LEASE_PAGE_STALE_NS;
     while (now < from + 2000 * MS) {
         for (int i = 0; i < 2; i++) {
-            struct cot_verdict verdict = cot_gate_admit(gates[i], 7, now, 0, &launch);
+            struct cot_verdict verdict = cot_gate_admit(gates[i], &(struct cot_launch_kind){.key = 7}, now, 0, &launch);
             CHECK(verdict.away);
             if (!verdict.go) continue;
             struct cot_batch batch = {0};

@@ -108,7 +108,8 @@ static bool launch(int i) {
     struct cot_wait wait = {0};
     uint64_t until = now_ns() + 10 * SECOND;
     for (;;) {
-        struct cot_verdict verdict = cot_gate_admit(&gates[i], 7, now_ns(), &wait, &launch);
+        struct cot_verdict verdict =
+            cot_gate_admit(&gates[i], &(struct cot_launch_kind){.key = 7}, now_ns(), &wait, &launch);
         if (verdict.go) {
             if (wait.rung_ns) cot_gate_wait(&gates[i], false, 0, now_ns());
             cot_gate_undo(&gates[i], &launch);
@@ -172,7 +173,7 @@ static void plans(void) {
 static struct cot_verdict ask(uint64_t now, uint64_t rung) {
     struct cot_launch launch;
     struct cot_wait wait = {.rung_ns = rung};
-    struct cot_verdict verdict = cot_gate_admit(&gates[0], 7, now, &wait, &launch);
+    struct cot_verdict verdict = cot_gate_admit(&gates[0], &(struct cot_launch_kind){.key = 7}, now, &wait, &launch);
     if (verdict.go) cot_gate_undo(&gates[0], &launch);
     return verdict;
 }

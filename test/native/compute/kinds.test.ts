@@ -1,0 +1,44 @@
+// Programs that launch many kinds of kernels, under a share of the whole GPU and without one: real processes on the
+// simulated driver (test/native/programs/scripted/streams.c).
+import test, { type ExecutionContext } from 'ava';
+import { startArbiter } from '../../support/native/arbiter.ts';
+import { startNode } from '../../support/native/node.ts';
+import { streams } from '../../support/native/streams.ts';
+import { MIB, makeGrant } from '../../support/product/grant.ts';
+
+const ROUNDS = 5;
+const ROUND_MS = 700;
+
+type Launched = { readonly launches: number; readonly ms: number };
+
+/** Launches per second under the share, relative to those without one: the best of several rounds in turn. */
+async function ratio(t: ExecutionContext, kinds: number): Promise<number> {
+  const node = await startNode(t, '--gpu', 't4');
+  const arbiter = startArbiter(t);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 100 }]);
+  const tenant = { id: 'tenant', grant, gpus: [{ gpu: 0, percent: 100 }] };
+  const rate = async (policy: 'fixed' | 'native') => {
+    await arbiter.plan(policy, [tenant]);
+    const words = ['kinds', String(kinds), String(ROUND_MS)];
+    const { launches, ms } = await streams<Launched>(t, node, words, { preload: grant.cuda }).result;
+    return launches / ms;
+  };
+  const ratios: number[] = [];
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const [native, leased] = [await rate('native'), await rate('fixed')];
+    ratios.push(leased / native);
+  }
+  t.log(`${kinds} kinds: ${ratios.map((one) => one.toFixed(2)).join(' ')}`);
+  return Math.max(...ratios);
+}
+
+for (const [kinds, what] of [
+  [200, '200 kinds of launches in turn'],
+  [2000, '2,000 kinds of launches in turn'],
+  [0, 'launches of ever new kinds'],
+] as const) {
+  test.serial(`${what} are not delayed by a share of the whole GPU`, async (t) => {
+    const best = await ratio(t, kinds);
+    t.true(best >= 0.9, `${best}`);
+  });
+}
