@@ -83,16 +83,6 @@ static void charge_reported(struct cot_member *member, uint64_t ns) {
     cot_charge(member, real - ahead);
 }
 
-/* Ends a turn: a container that others waited for pays for that wait, whatever it reports. */
-void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member) {
-    uint64_t owed = member->owed_ns > arbiter->tuning.slack_ns ? member->owed_ns - arbiter->tuning.slack_ns : 0;
-    if (owed > member->turn_charged_ns) charge_in_advance(member, owed - member->turn_charged_ns);
-    if (member->digest.inflight == 0) member->charged_ahead_ns = 0;
-    member->waited_for_ns = member->owed_ns = 0;
-    member->turn_charged_ns = 0;
-    member->lent = member->reserved = false;
-}
-
 /* Brings the GPU's accounts up to now. Work of several containers in flight at once gets equal parts of the time, as
  * the driver slices it. */
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns) {
@@ -186,6 +176,20 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
     uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead_of(gpu, member));
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
     member->bound_ns = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
+}
+
+/* Ends a turn: a container that others waited for pays for that wait, whatever it reports. One that
+ * let a turn at its bound pass without a launch has a new bound. */
+void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member) {
+    uint64_t owed = member->owed_ns > arbiter->tuning.slack_ns ? member->owed_ns - arbiter->tuning.slack_ns : 0;
+    if (owed > member->turn_charged_ns) charge_in_advance(member, owed - member->turn_charged_ns);
+    if (member->digest.inflight == 0) member->charged_ahead_ns = 0;
+    member->waited_for_ns = member->owed_ns = 0;
+    member->turn_charged_ns = 0;
+    member->lent = member->reserved = false;
+    bool passed = member->relieved && member->digest.launches == member->relieved_launches &&
+                  gpu->now_ns - member->granted_ns >= arbiter->tuning.quantum_ns;
+    if (passed && member->digest.waiting) bound_wait(arbiter, gpu, member);
 }
 
 void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_digest *digest,

@@ -23,7 +23,7 @@ static inline uint64_t cot_smaller(uint64_t a, uint64_t b) {
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns);
 void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
 void cot_charge(struct cot_member *member, uint64_t ns);
-void cot_settle(const struct cot_arbiter *arbiter, struct cot_member *member);
+void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member);
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
 
 /* orders.c: orders for a member */

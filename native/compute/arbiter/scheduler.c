@@ -277,7 +277,7 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
     bool drained = holder->digested_since_close && holder->digest.inflight == 0;
     bool urged = high_priority_waits(arbiter, gpu, holder, round);
     if (holder->state == COT_LEASE_CLOSED && (drained || over || urged)) {
-        cot_settle(arbiter, holder);
+        cot_settle(arbiter, gpu, holder);
         if (!drained) {
             holder->overruns += over && !holder->undrained;
             if (!over) holder->trailing_until_ns = gpu->now_ns + arbiter->tuning.preemption_ns;

@@ -1,7 +1,7 @@
 /* Rounds of the arbiter: digest the pages that rang, decide, publish orders. Heartbeats follow, and every so often the
  * records by which gates proceed while no arbiter runs. While nothing waits or runs on any page, the loop sleeps until
  * a bell rings, and pages announce until when it may sleep. It waits for nothing but bells, and a tenant cannot wake it
- * more often than its budget of rings allows. */
+ * more often than its budget of time allows (page_budget.h). */
 #include "event_loop.h"
 
 #include <linux/futex.h>
@@ -142,7 +142,9 @@ static void apply_plan(struct plan *plan, uint64_t now) {
 
 static void report(struct page *page, uint32_t gpu, uint64_t now) {
     struct cot_digest digest;
+    uint64_t from = now_ns();
     if (page->member[gpu] < 0 || !page_digest(page, gpu, &digest)) return;
+    budget_charge_reading(page, now_ns() - from);
     cot_arbiter_report(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &digest, now);
 }
 
@@ -161,7 +163,7 @@ static void report_rung(bool all, uint64_t now) {
         uint32_t bell = page->bell;
         if (!page_bell(page, &bell)) continue;
         if (bell == page->bell && !page->rung && !all) continue;
-        page->rings += bell != page->bell;
+        page->caused_round = bell != page->bell || page->rung;
         page->bell = bell;
         page->rung = false;
         for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) report(page, gpu, now);
@@ -223,7 +225,6 @@ static uint64_t heartbeat(uint64_t now, bool all) {
     uint64_t pause_ns = QUIET_PAUSE_NS;
     for (uint32_t i = 0; i < page_count; i++) {
         struct page *page = pages[i];
-        page->rings = 0;
         page->quiet_beats = is_quiet(page) ? page->quiet_beats + 1 : 0;
         if (page->quiet_beats == 0) pause_ns = COT_LEASE_PAGE_HEARTBEAT_NS;
         if (!all && page->quiet_beats > 1) continue;
@@ -234,9 +235,10 @@ static uint64_t heartbeat(uint64_t now, bool all) {
             page_record(page, gpu, &record);
             repair_order(page, gpu);
         }
-        page_find_dead(page);
         if (page->broken) leave(page, now);
     }
+    budget_renew(pages, page_count);
+    budget_find_dead(pages, page_count, now);
     return pause_ns;
 }
 
@@ -246,7 +248,7 @@ static uint64_t heartbeat(uint64_t now, bool all) {
 static bool may_idle(uint64_t next, const uint64_t *watch) {
     if (next != UINT64_MAX || any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
-        if (!pages[i]->broken && (pages[i]->rings >= MAX_RINGS || !is_quiet(pages[i]))) return false;
+        if (!pages[i]->broken && (budget_is_exhausted(pages[i]) || !is_quiet(pages[i]))) return false;
     }
     return true;
 }
@@ -329,13 +331,14 @@ static void *run(void *nothing) {
     uint64_t watch[COT_ARBITER_GPUS] = {0}, heartbeat_at_ns = 0, records_ns = 0, pause_ns = 0, status_ns = 0,
              decided_ns = 0;
     set_realtime_priority();
-    for (;;) {
+    for (uint64_t woken_ns = now_ns();; woken_ns = now_ns()) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);
         struct plan *plan = atomic_exchange(&next_plan, NULL);
         uint64_t now = now_ns();
         if (plan) apply_plan(plan, now);
         uint64_t next = decide(watch, now - decided_ns >= COT_LEASE_PAGE_STALE_NS);
         decided_ns = now = now_ns();
+        budget_charge_round(pages, page_count, now - woken_ns);
         for (uint32_t i = 0; i < page_count; i++) page_heartbeat(pages[i], now);
         if (now - heartbeat_at_ns >= COT_LEASE_PAGE_HEARTBEAT_NS || plan) {
             bool all = now - records_ns >= QUIET_RECORDS_NS || plan;

@@ -28,7 +28,7 @@ bool futex_wait_prepare(uint32_t *own, uint32_t own_seen, struct page **pages, u
     futex_count = 1;
     for (uint32_t i = 0; i < count; i++) {
         struct page *page = pages[i];
-        if (page->broken || page->rings >= MAX_RINGS) continue;
+        if (page->broken || budget_is_exhausted(page)) continue;
         left_out = left_out || futex_count > MAX_FUTEXES;
         if (futex_count > MAX_FUTEXES) continue;
         futex_pages[futex_count] = page;
@@ -54,8 +54,6 @@ void futex_wait_any(uint64_t most_ns) {
     long woken = syscall(SYS_FUTEX_WAITV, futexes, futex_count, 0, &at, CLOCK_MONOTONIC);
     int error = errno;
     if (woken > 0) futex_pages[woken]->rung = true;
-    if (woken > 0 && __atomic_load_n(&futex_pages[woken]->bell, __ATOMIC_RELAXED) == futexes[woken].value)
-        futex_pages[woken]->rings++;
     if (woken < 0 && error == ENOSYS) has_waitv = false;
     if (woken < 0 && error == EFAULT) {
         uint32_t bell; /* one of the pages was truncated: reading its bell finds out which */

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,9 +12,18 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#define MOST_LOOKS 16u /* locks of one page at a time: the kernel walks all locks of a file for each test */
+/* Looks for ended processes. The kernel walks all record locks of a file for each, and a tenant can take any number. */
+#define MOST_SLOTS 64u /* in one visit */
+#define MOST_LOOKS 16u
+#define MOST_LOOKS_NS 200000ull /* then the visit ends */
+#define LOOKS_PART 100u         /* they take one part in so many of the time, per page */
+#define MOST_LOOK_NS 20000000ull
+
+/* Threads of one container that an order wakes: others look themselves within 20 ms. */
+#define MOST_WOKEN 64
 
 static _Thread_local sigjmp_buf *volatile guard;
 
@@ -105,7 +113,7 @@ bool page_publish(struct page *page, uint32_t gpu, struct cot_arbiter *arbiter) 
     struct cot_lease_order *order = cot_lease_order_at(page->map, gpu);
     bool wakes = cot_arbiter_publish(arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], order);
     guard = NULL;
-    if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (wakes) syscall(SYS_futex, &order->wake, FUTEX_WAKE, MOST_WOKEN, NULL, NULL, 0);
     return true;
 }
 
@@ -181,17 +189,30 @@ static bool lives(const struct page *page, uint32_t slot, uint64_t stamp) {
     return pread(page->ledger, &holder, sizeof holder, at) == (ssize_t)sizeof holder && holder == stamp;
 }
 
-void page_find_dead(struct page *page) {
+/* Of this thread, so that a machine that pauses does not count as a slow look. */
+static uint64_t processor_time_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t page_find_dead(struct page *page, uint64_t now_ns) {
     uint32_t used = 0;
-    if (!used_slots(page, &used)) return;
-    for (uint32_t i = 0, looks = 0; i < used && looks < MOST_LOOKS; i++) {
+    if (now_ns < page->look_ns || !used_slots(page, &used)) return 0;
+    uint64_t from = processor_time_ns(), took = 0;
+    for (uint32_t i = 0, looks = 0; i < used && i < MOST_SLOTS && looks < MOST_LOOKS && took < MOST_LOOKS_NS; i++) {
         uint32_t slot = page->next_slot++ % used;
         uint64_t stamp;
-        if (!busy_stamp(page, slot, &stamp)) return;
+        if (!busy_stamp(page, slot, &stamp)) return took;
         if (stamp == 0) continue;
         looks++;
-        if (lives(page, slot, stamp)) continue;
-        page->dead[slot] = stamp;
-        page->rung = true;
+        if (!lives(page, slot, stamp)) {
+            page->dead[slot] = stamp;
+            page->rung = true;
+        }
+        took = processor_time_ns() - from;
     }
+    page->look_ns = now_ns + took * LOOKS_PART;
+    if (took > MOST_LOOK_NS) page->broken = "its ledger has too many record locks";
+    return took;
 }

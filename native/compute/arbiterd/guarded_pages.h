@@ -19,10 +19,12 @@ struct page {
     int member[COT_MAX_GPUS];   /* member index there; -1: none */
     uint32_t container;
     uint32_t bell;      /* last value seen */
-    uint32_t rings;     /* since the last heartbeat */
+    uint64_t spent_ns;  /* of the arbiter's time, since the last heartbeat */
     bool rung;          /* to be digested in this round */
+    bool caused_round;  /* by its bell */
     uint64_t *dead;     /* by slot: the stamp of a process that is known to have ended */
-    uint32_t next_slot; /* where the search for ended processes continues */
+    uint32_t next_slot; /* where the search for ended processes continues, */
+    uint64_t look_ns;   /* not before this time */
     const char *broken; /* why the page is no longer used */
     struct cot_digest last[COT_MAX_GPUS];
     /* What was counted before it joined, and what its threads have waited since. */
@@ -55,5 +57,6 @@ bool page_is_busy(struct page *page, uint32_t gpu, bool *busy);
 bool page_record(struct page *page, uint32_t gpu, const struct cot_lease_record *record);
 /* Whether the page still has the order that was published. */
 bool page_has_order(struct page *page, uint32_t gpu, const struct cot_member *member);
-/* Checks for a few slots with work in flight whether their processes still run. */
-void page_find_dead(struct page *page);
+/* Checks for a few slots with work in flight whether their processes still run. Returns how long that took; it takes a
+ * small part of the time at most, and a page for which a look takes much too long is given up. */
+uint64_t page_find_dead(struct page *page, uint64_t now_ns);

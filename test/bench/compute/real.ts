@@ -5,9 +5,10 @@
 import { spawn } from 'node:child_process';
 import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
-import { delayedMs, serving, stolenMs } from '../../support/machine/scheduling-delays.ts';
+import { delayedMs, ranOnCoresMs, serving, stolenMs } from '../../support/machine/scheduling-delays.ts';
 import { startArbiter, type Tenant } from '../../support/native/arbiter.ts';
 import { type Client, readyClient } from '../../support/native/client.ts';
+import { startHostile } from '../../support/native/hostile-page.ts';
 import { eventually, type SimulatedNode, startNode, type Teardown } from '../../support/native/node.ts';
 import { ranMs } from '../../support/native/shares.ts';
 import { MIB, makeGrant } from '../../support/product/grant.ts';
@@ -276,11 +277,40 @@ async function wake({ quick, note }: BenchOptions): Promise<Row[]> {
   });
 }
 
+/** What a tenant that rings without a pause, with 20,000 record locks on its ledger, costs the arbiter's thread. */
+async function hostile({ quick, note }: BenchOptions): Promise<Row[]> {
+  note('compute: a hostile lease page');
+  return await withTeardown(async (scope) => {
+    const node = await startNode(scope, '--gpu', 't4');
+    const arbiter = startArbiter(scope);
+    const grant = makeGrant(scope, node, [{ gpu: 0, memoryBytes: 512 * MIB, coresPercent: 30 }]);
+    await arbiter.plan('fixed', [{ id: 'tenant', grant, gpus: [{ gpu: 0, percent: 30 }] }]);
+    const ratio = async () => {
+      const before = ranOnCoresMs(arbiter.child.pid ?? 0);
+      const from = performance.now();
+      await delay(quick ? 2000 : 10_000);
+      return (ranOnCoresMs(arbiter.child.pid ?? 0) - before) / (performance.now() - from);
+    };
+    const without = await ratio();
+    await startHostile(scope, grant, 20_000);
+    return [
+      {
+        name: 'compute.arbiter.hostile_core_ratio',
+        value: await ratio(),
+        unit: 'ratio',
+        reference: { value: without, what: 'the same without; of a processor core' },
+        goal: { most: 0.05 },
+      },
+    ];
+  });
+}
+
 export async function real(options: BenchOptions): Promise<Row[]> {
   return [
     ...(await alone(options)),
     ...(await together(options)),
     ...(await overhead(options)),
     ...(await wake(options)),
+    ...(await hostile(options)),
   ];
 }

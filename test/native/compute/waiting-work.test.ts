@@ -95,6 +95,7 @@ test.serial('ranks of one container go on beside a neighbor on one of their GPUs
   );
   for (const { result } of ranks) {
     const { collectives, longestMs } = await result;
+    t.log(`${collectives} collectives`);
     t.true(collectives > 100, `${collectives} collectives`);
     t.true(longestMs < 1000, `one took ${longestMs} ms`);
   }

@@ -23,6 +23,10 @@ const threadsOf = (pid: number): string[] => {
 export const delayedMs = (pid: number): number =>
   threadsOf(pid).reduce((sum, path) => sum + Number(read(`${path}/schedstat`).split(' ')[1] ?? 0), 0) / 1e6;
 
+/** Milliseconds for which the threads that a process has now ran, since they started. */
+export const ranOnCoresMs = (pid: number): number =>
+  threadsOf(pid).reduce((sum, path) => sum + Number(read(`${path}/schedstat`).split(' ')[0] ?? 0), 0) / 1e6;
+
 const TICKS_PER_SECOND = 100;
 
 /** Milliseconds from boot to the start of a process, to 10 ms. */
