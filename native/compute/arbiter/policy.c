@@ -28,7 +28,8 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
         if (policy == COT_POLICY_WEIGHTED)
             guarantee = COT_PPM * (uint64_t)(request->weight ? request->weight : 1) / weights;
         guarantee = at_most(guarantee ? guarantee : 1);
-        uint64_t limit = policy == COT_POLICY_SOFT ? COT_PPM : guarantee;
+        bool lends = policy == COT_POLICY_SOFT || policy == COT_POLICY_WEIGHTED || policy == COT_POLICY_PREEMPTIVE;
+        uint64_t limit = lends ? COT_PPM : guarantee;
         bool amounts = policy == COT_POLICY_FIXED || policy == COT_POLICY_SOFT;
         if (amounts && !request->share_ppm) limit = COT_PPM;
         if (amounts && request->limit_ppm) limit = request->limit_ppm > guarantee ? request->limit_ppm : guarantee;

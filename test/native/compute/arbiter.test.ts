@@ -60,8 +60,8 @@ for (const [name, what] of [
 /** share%:limit%:weight:high:cap%, and :policy if different, of each -> guarantee-limit in hundredths of a percent. */
 const POLICIES: readonly (readonly [what: string, policy: number, requests: string[], shares: string[]])[] = [
   ['average', 0, ['30:0:0:0:0', '70:0:0:0:0'], ['500-500', '500-500']],
-  ['preemptive', 1, ['30:0:0:0:0', '70:0:0:0:0', '0:0:0:0:0'], ['3333-3333', '3333-3333', '3333-3333']],
-  ['weighted', 2, ['0:0:1:0:0', '0:0:3:0:0', '0:0:0:0:0'], ['2000-2000', '6000-6000', '2000-2000']],
+  ['preemptive', 1, ['30:0:0:0:0', '70:0:0:0:0', '0:0:0:0:0'], ['3333-10000', '3333-10000', '3333-10000']],
+  ['weighted', 2, ['0:0:1:0:0', '0:0:3:0:0', '0:0:0:0:0'], ['2000-10000', '6000-10000', '2000-10000']],
   ['fixed', 3, ['2:0:0:0:0', '75:0:0:0:0'], ['200-200', '7500-7500']],
   ['fixed, one without an amount', 3, ['60:0:0:0:0', '0:0:0:0:0'], ['6000-6000', '4000-10000']],
   ['fixed, with a limit above the request', 3, ['20:50:0:0:0', '20:10:0:0:0'], ['2000-5000', '2000-2000']],
@@ -78,7 +78,7 @@ const POLICIES: readonly (readonly [what: string, policy: number, requests: stri
     'soft, one capped and one by weight',
     4,
     ['30:0:0:0:0', '20:0:0:0:0:3', '0:0:3:0:0:2'],
-    ['3000-10000', '2000-2000', '6000-6000'],
+    ['3000-10000', '2000-2000', '6000-10000'],
   ],
   ['average, more containers than instances', 0, Array(25).fill('0:0:0:0:0').slice(0, 16), Array(16).fill('500-500')],
 ];

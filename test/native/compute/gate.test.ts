@@ -38,7 +38,8 @@ const hold = (
   clients: readonly Client[],
   percents: readonly number[],
   above = ABOVE,
-) => holdShares(t, node, pidsOf(clients), percents, { above });
+  lends = false,
+) => holdShares(t, node, pidsOf(clients), percents, { above, lends });
 
 type Bench = {
   readonly node: SimulatedNode;
@@ -151,14 +152,17 @@ for (const [percents, lengths] of [
   });
 }
 
-test.serial('weights hold, and the soft policy lends idle shares', async (t) => {
-  const { node, arbiter, clients, tenants } = await bench(t, 0, 0);
+test.serial('weights hold, and idle shares are lent where nothing caps', async (t) => {
+  const { node, arbiter, clients, tenants } = await bench(t, 0, 0, 0);
+  const atWork = clients.slice(0, 2);
   await arbiter.plan(
     'weighted',
-    tenants.map((tenant, index) => ({ ...tenant, gpus: [{ gpu: 0, weight: index === 0 ? 1 : 3 }] })),
+    tenants.map((tenant, index) => ({ ...tenant, gpus: [{ gpu: 0, weight: [1, 3, 30][index] ?? 0 }] })),
   );
-  for (const client of clients) start(client);
-  await hold(t, node, clients, [25, 75]);
+  for (const client of atWork) start(client);
+  await hold(t, node, atWork, [25, 75], ABOVE, true);
+  await arbiter.plan('preemptive', tenants);
+  await hold(t, node, atWork, [50, 50], ABOVE, true);
   await arbiter.plan(
     'soft',
     tenants.map((tenant) => ({ ...tenant, gpus: [{ gpu: 0, percent: 30 }] })),

@@ -84,11 +84,12 @@ async function settles(
   percents: readonly number[],
   /** Whose percentage only is what it may have at most. */
   lent: readonly number[] = [],
+  lends = false,
 ): Promise<void> {
   const answer = await ask(agent.state, 'PATCH', path, change);
   t.is(answer.status, 200, JSON.stringify(answer.body));
   await delay(500);
-  await hold(t, node, pids, percents, { above: ABOVE, lent, what: JSON.stringify(change) });
+  await hold(t, node, pids, percents, { above: ABOVE, lent, lends, what: JSON.stringify(change) });
 }
 
 test('policies, shares, weights and priority change under load and survive a restart', async (t) => {
@@ -113,10 +114,10 @@ test('policies, shares, weights and priority change under load and survive a res
 
   await settles(t, bench, '/v1/compute', { policy: 3 }, [30, 30]);
   await settles(t, bench, two, { coresPercent: 60 }, [30, 60]);
-  await settles(t, bench, '/v1/compute', { policy: 'preemptive' }, [50, 50]);
-  await settles(t, bench, '/v1/compute', { policy: 'weighted' }, [33, 66]);
-  await settles(t, bench, one, { weight: 180 }, [75, 25]);
-  await settles(t, bench, one, { policy: 'fixed' }, [30, 25]);
+  await settles(t, bench, '/v1/compute', { policy: 'preemptive' }, [50, 50], [], true);
+  await settles(t, bench, '/v1/compute', { policy: 'weighted' }, [33, 66], [], true);
+  await settles(t, bench, one, { weight: 180 }, [75, 25], [], true);
+  await settles(t, bench, one, { policy: 'fixed' }, [30, 70], [], true);
   await settles(t, bench, '/v1/compute', { policy: 'fixed', gpuUuid: node.uuid(0) }, [30, 60]);
   await settles(t, bench, two, { coresPercent: 20, coresLimitPercent: 40 }, [30, 40]);
   await settles(t, bench, one, { priority: 'high' }, [100, 0]);
