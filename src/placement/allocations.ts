@@ -2,7 +2,8 @@
 // of bound pods, added up. No I/O: the watch and the binder write to it.
 import type { GpuDemand } from '../api/gpu.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
-import type { PlaceableNode } from './place-pod.ts';
+import type { PlaceableNode } from './node.ts';
+import type { ReplicaOf } from './replicas.ts';
 
 /** What one bound pod holds. */
 export type Allocation = {
@@ -10,6 +11,9 @@ export type Allocation = {
   readonly nodeName: string;
   /** By UUID of the GPU. */
   readonly demand: ReadonlyMap<string, GpuDemand>;
+  readonly replicaOf?: ReplicaOf;
+  /** For a pod that waits until pods of lower priority have left: more is granted than there is until then. */
+  readonly reserved?: boolean;
   /** GPUs that take no new pods because this pod's grant cannot be read, and the clause that says so. */
   readonly blocks?: { readonly gpuUuids: readonly string[]; readonly reason: string };
 };
@@ -108,6 +112,9 @@ function addUp({ mostTenantsPerGpu, gpus }: NodeGpus, allocations: readonly Allo
     mostTenantsPerGpu,
     gpus: gpus.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
       const demands = [...(others ? [others] : []), ...allocations.flatMap(({ demand }) => demand.get(gpuUuid) ?? [])];
+      const replicas = allocations.flatMap(({ demand, replicaOf }) =>
+        replicaOf && demand.has(gpuUuid) ? [replicaOf] : [],
+      );
       const blocking = allocations.find(({ blocks }) => blocks?.gpuUuids.includes(gpuUuid))?.blocks;
       return {
         gpuUuid,
@@ -117,6 +124,7 @@ function addUp({ mostTenantsPerGpu, gpus }: NodeGpus, allocations: readonly Allo
         ...(fault !== undefined && { fault }),
         ...(unfenced !== undefined && { unfenced }),
         ...(blocking && { blocked: blocking.reason }),
+        ...(replicas.length > 0 && { replicas }),
         grantedBytes: demands.reduce((total, { memoryBytes }) => total + memoryBytes, 0),
         grantedCoresPercent: demands.reduce((total, { coresPercent }) => total + coresPercent, 0),
         tenants: demands.reduce((total, { tenants }) => total + tenants, 0),

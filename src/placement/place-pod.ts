@@ -1,7 +1,7 @@
 // Which GPUs of one node a pod's containers get. Pure: from the request, the node's GPUs and what is granted on them.
 // Which node it is, is decided by score.ts and the scheduler; a plain process is a request of one container on the
 // agent's node.
-import type { GpuDemand, GpuGrant, PlaceableGpu } from '../api/gpu.ts';
+import type { GpuDemand, GpuGrant } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import { GPU } from '../api/names.ts';
 import {
@@ -14,17 +14,16 @@ import {
 } from '../api/request.ts';
 import { demandOf } from './demand.ts';
 import { findObstacle, type Obstacle } from './fit.ts';
-
-/** A node's GPUs with what is granted on them. */
-export type PlaceableNode = {
-  readonly mostTenantsPerGpu: number;
-  readonly gpus: readonly PlaceableGpu[];
-};
+import type { NodeGpu, PlaceableNode } from './node.ts';
+import type { ReplicaOf } from './replicas.ts';
+import { type Cost, compareCosts, costOnGpu, type Preference } from './score.ts';
 
 type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'initIndex' | 'memoryIsolation' | 'gpus'>;
 /** What of a pod's request decides where it goes. */
 export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpuUuids'> & {
   readonly containers: readonly RequestedContainer[];
+  /** For `spread`. */
+  readonly replicaOf?: ReplicaOf;
 };
 
 export type PodRefusal = {
@@ -51,16 +50,17 @@ export type PodPlacement =
 export function placePod(request: PlacementRequest, node: PlaceableNode, defaultPlacement: Placement): PodPlacement {
   const gpus = selectGpus(request, node);
   if ('reason' in gpus) return { ok: false, ...gpus };
-  const placement = request.placement ?? defaultPlacement;
+  const preference = preferenceOf(request, defaultPlacement);
   const { mostTenantsPerGpu } = node;
   const [only, ...others] = request.containers;
   const [share, ...more] = only?.gpus ?? [];
   if (only && share && others.length === 0 && more.every((one) => isEqualShare(one, share)))
-    return placeEqualShares(only, share, { gpus, mostTenantsPerGpu, placement });
+    return placeEqualShares(only, share, { gpus, mostTenantsPerGpu, preference });
   let first: PodRefusal | undefined;
   for (const order of ordersOf(request.containers, gpus)) {
-    for (const preference of [placement, placement === 'spread' ? 'binpack' : 'spread'] as const) {
-      const tried = placeInOrder(order, { gpus, mostTenantsPerGpu, placement: preference });
+    const other = preference.placement === 'spread' ? 'binpack' : 'spread';
+    for (const tryThis of [preference, { ...preference, placement: other } as const]) {
+      const tried = placeInOrder(order, { gpus, mostTenantsPerGpu, preference: tryThis });
       if (tried.ok) return { ok: true, containers: tried.containers.toSorted((a, b) => (a.name < b.name ? -1 : 1)) };
       first ??= tried;
       // One container is placed exactly: another preference finds nothing.
@@ -70,11 +70,16 @@ export function placePod(request: PlacementRequest, node: PlaceableNode, default
   return { ok: false, ...(first ?? refusal('the pod requests no GPU', 'no GPU is requested', false)) };
 }
 
+export const preferenceOf = ({ placement, replicaOf }: PlacementRequest, defaultPlacement: Placement): Preference => ({
+  placement: placement ?? defaultPlacement,
+  ...(replicaOf && { replicaOf }),
+});
+
 /** Of the node's GPUs those that the request allows. */
 function selectGpus(
   { gpuModels, gpuUuids }: PlacementRequest,
   { gpus }: PlaceableNode,
-): readonly PlaceableGpu[] | PodRefusal {
+): readonly NodeGpu[] | PodRefusal {
   if (gpus.length === 0) return refusal(`the agent reports no GPU (${GPU})`, 'the agent reports no GPU', false);
   if (gpuModels.length === 0 && gpuUuids.length === 0) return gpus;
   const models = gpuModels.map((name) => name.toLowerCase());
@@ -104,7 +109,7 @@ const refusal = (reason: string, summary: string, temporary: boolean): PodRefusa
 /** Init containers last, for they reuse what the others have; the rest largest first, then each one first in turn. */
 function* ordersOf(
   containers: readonly RequestedContainer[],
-  gpus: readonly PlaceableGpu[],
+  gpus: readonly NodeGpu[],
 ): Generator<readonly RequestedContainer[]> {
   const biggest = Math.max(...gpus.map(({ usableBytes }) => usableBytes));
   const size = ({ gpus: shares }: RequestedContainer) =>
@@ -117,9 +122,9 @@ function* ordersOf(
 }
 
 type Choice = {
-  readonly gpus: readonly PlaceableGpu[];
+  readonly gpus: readonly NodeGpu[];
   readonly mostTenantsPerGpu: number;
-  readonly placement: Placement;
+  readonly preference: Preference;
 };
 
 function placeInOrder(order: readonly RequestedContainer[], choice: Choice): PodPlacement {
@@ -146,7 +151,7 @@ function rankGpus(
   container: RequestedContainer,
   share: GpuShare,
   placed: readonly ContainerGrant[],
-  { gpus, mostTenantsPerGpu, placement }: Choice,
+  { gpus, mostTenantsPerGpu, preference }: Choice,
 ) {
   const before = demandOf(placed);
   const obstacles: Obstacle[] = [];
@@ -162,9 +167,9 @@ function rankGpus(
       continue;
     }
     const grown = container.kind === 'init' ? demand.memoryBytes - (before.get(gpuUuid)?.memoryBytes ?? 0) : 0;
-    fitting.push({ ...rankOf(gpu, demand.memoryBytes, { placement, isOpen: before.has(gpuUuid) }), grown });
+    fitting.push({ gpu, ...costOnGpu(gpu, demand, preference, before.has(gpuUuid)), grown });
   }
-  fitting.sort((a, b) => a.grown - b.grown || compareRanks(a, b));
+  fitting.sort((a, b) => a.grown - b.grown || compareCosts(a, b));
   return { obstacles, gpus: fitting.map(({ gpu }) => gpu) };
 }
 
@@ -181,11 +186,11 @@ function placeEqualShares(container: RequestedContainer, share: GpuShare, choice
     const demand = { memoryBytes, coresPercent: share.coresPercent ?? 0, tenants: 1 };
     const obstacle = findObstacle(gpu, demand, choice.mostTenantsPerGpu);
     if (obstacle) obstacles.push(obstacle);
-    else fitting.push(rankOf(gpu, memoryBytes, { placement: choice.placement, isOpen: false }));
+    else fitting.push({ gpu, ...costOnGpu(gpu, demand, choice.preference, false) });
   }
   if (fitting.length < shares.length)
     return { ok: false, ...refuseShares(obstacles, shares.length, choice.gpus.length) };
-  const chosen = fitting.sort(compareRanks).slice(0, shares.length);
+  const chosen = fitting.sort(compareCosts).slice(0, shares.length);
   const gpus = chosen.map(({ gpu }) => grantOn(gpu, share));
   return { ok: true, containers: [{ ...identityOf(container), gpus }] };
 }
@@ -197,31 +202,11 @@ const identityOf = ({ name, kind, initIndex, memoryIsolation }: RequestedContain
   memoryIsolation,
 });
 
-type Ranked = {
-  readonly gpu: PlaceableGpu;
-  /** 1: no container is on the GPU yet. Always 0 for spread, which wants such GPUs. */
-  readonly opens: number;
-  /** Bytes that are free afterwards; negated for spread. */
-  readonly left: number;
-};
-
-/** `isOpen`: another container of the pod was placed on the GPU. */
-function rankOf(
-  gpu: PlaceableGpu,
-  memoryBytes: number,
-  { placement, isOpen }: { readonly placement: Placement; readonly isOpen: boolean },
-): Ranked {
-  const left = gpu.usableBytes - gpu.grantedBytes - memoryBytes;
-  if (placement === 'spread') return { gpu, opens: 0, left: -left };
-  return { gpu, opens: gpu.tenants === 0 && !isOpen ? 1 : 0, left };
-}
-
-/** Binpack opens no GPU while a share fits on one that has containers, however much larger that one is. */
-const compareRanks = (a: Ranked, b: Ranked): number => a.opens - b.opens || a.left - b.left;
+type Ranked = Cost & { readonly gpu: NodeGpu };
 
 const NOTHING: GpuDemand = { memoryBytes: 0, coresPercent: 0, tenants: 0 };
 
-const grantOn = ({ gpuUuid, usableBytes }: PlaceableGpu, share: GpuShare): GpuGrant => ({
+const grantOn = ({ gpuUuid, usableBytes }: NodeGpu, share: GpuShare): GpuGrant => ({
   gpuUuid,
   memoryBytes: resolveShare(share, usableBytes),
   limitBytes: resolveLimit(share, usableBytes),
@@ -234,11 +219,9 @@ const grantOn = ({ gpuUuid, usableBytes }: PlaceableGpu, share: GpuShare): GpuGr
  * Augmenting paths (Kuhn's algorithm) find an assignment whenever there is one; else the first share that could get
  * none.
  */
-function matchShares(
-  options: readonly (readonly PlaceableGpu[])[],
-): readonly PlaceableGpu[] | { readonly unmatched: number } {
-  const shareOn = new Map<PlaceableGpu, number>();
-  const assign = (share: number, tried: Set<PlaceableGpu>): boolean => {
+function matchShares(options: readonly (readonly NodeGpu[])[]): readonly NodeGpu[] | { readonly unmatched: number } {
+  const shareOn = new Map<NodeGpu, number>();
+  const assign = (share: number, tried: Set<NodeGpu>): boolean => {
     const free = options[share]?.find((gpu) => !shareOn.has(gpu));
     if (free) {
       shareOn.set(free, share);
@@ -257,7 +240,7 @@ function matchShares(
   };
   const order = options.map((_, index) => index).sort((a, b) => (options[a]?.length ?? 0) - (options[b]?.length ?? 0));
   for (const share of order) if (!assign(share, new Set())) return { unmatched: share };
-  const chosen: PlaceableGpu[] = [];
+  const chosen: NodeGpu[] = [];
   for (const [gpu, share] of shareOn) chosen[share] = gpu;
   return chosen;
 }

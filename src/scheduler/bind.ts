@@ -1,18 +1,21 @@
 // Binds pods: decides by the allocations as they are, allocates at once, and writes node and grant in one call. Nothing
-// else runs between the check of leadership and the allocation, so no two decisions use the same free memory.
+// else runs between the check of leadership and the allocation, so no two decisions use the same free memory. Where
+// filter has nominated the node for a pod that displaces others, their eviction comes before the write (make-room.ts).
 import { setTimeout as delay } from 'node:timers/promises';
 import type { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Logger } from '../common/logger.ts';
-import { err, type Result } from '../common/result.ts';
+import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError } from '../kube/api-error.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
+import { replicaOf } from '../placement/replicas.ts';
 import { type BindingRequest, buildBinding, createBindingWriter, type WriteResult } from './binding-writer.ts';
-import type { Decider, ParsedRequest } from './filter-and-score.ts';
+import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
 import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
-import { createRequestCache } from './request-cache.ts';
+import type { RoomMaker } from './make-room.ts';
+import { type CachedRequest, createRequestCache } from './request-cache.ts';
 
 /** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
 export type BindResult =
@@ -22,7 +25,7 @@ export type BindResult =
 export type Binder = {
   bind(request: BindingRequest): Promise<BindResult>;
   /** The request that filter saw of a pod, so that bind need not read the pod. */
-  cacheRequest(podUid: string, request: string): void;
+  cacheRequest(podUid: string, request: CachedRequest): void;
   close(): void;
 };
 
@@ -46,6 +49,7 @@ export type BinderParts = {
   readonly inFlight: InFlightBindings;
   readonly decider: Decider;
   readonly leadership: Leadership;
+  readonly roomMaker: RoomMaker;
   /** Lists all bound pods again. */
   readonly relist: () => Promise<void>;
   readonly times?: BinderTimes;
@@ -53,20 +57,21 @@ export type BinderParts = {
 };
 
 export function createBinder(parts: BinderParts): Binder {
-  const { config, allocations, inFlight, decider, leadership, relist, times = TIMES, logger } = parts;
+  const { config, allocations, inFlight, decider, leadership, roomMaker, relist, times = TIMES, logger } = parts;
   const closing = new AbortController();
   const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
   const requests = createRequestCache(() => performance.now());
   const takeOver = createTakeover(relist, logger);
   const running = new Map<string, { readonly node: string; readonly result: Promise<BindResult> }>();
 
-  const readRequest = async (binding: BindingRequest): Promise<Result<ParsedRequest>> => {
+  const readRequest = async (binding: BindingRequest): Promise<Result<CachedRequest>> => {
     const { podUid, podName, podNamespace } = binding;
     const cached = requests.get(podUid);
-    if (cached !== undefined) return decider.read(cached);
-    const pod = await writer.readPod(binding);
-    if (pod?.metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
-    return decider.read(pod.metadata.annotations?.[REQUEST_ANNOTATION]);
+    if (cached) return ok(cached);
+    const { metadata } = (await writer.readPod(binding)) ?? {};
+    if (metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
+    const text = metadata.annotations?.[REQUEST_ANNOTATION];
+    return text === undefined ? err(NOT_ADMITTED) : ok({ text, replicaOf: replicaOf(metadata) });
   };
 
   const bindOnce = async (binding: BindingRequest): Promise<BindResult> => {
@@ -75,21 +80,44 @@ export function createBinder(parts: BinderParts): Binder {
     const before = leadership.state();
     if (!before.leads) return refused(`this replica is not the leader: ${before.because}`);
     await takeOver(before.term, before.epoch);
-    const request = await readRequest(binding);
+    const read = await readRequest(binding);
+    if (!read.ok) return refused(read.error);
+    const { text, replicaOf: replicas } = read.value;
+    const request = decider.read(text, replicas);
     if (!request.ok) return refused(request.error);
     // No await from here to the allocation.
     const now = leadership.state();
     if (!now.leads || now.term !== before.term) return refused('this replica is no longer the leader');
     if (performance.now() - startedMs > DECIDE_MS) return refused('the bound pods could not be listed in time');
+    roomMaker.release(podUid);
     const pending = inFlight.of(podUid);
     if (pending && pending.writtenMs === undefined) return refused(pendingOn(pending.node));
     if (allocations.allocationOf(podUid)) return refused('the pod already has a grant');
     const placed = decider.on(request.value, node);
-    if (!placed.ok) return refused(`node ${node}: ${placed.reason()}`);
-    allocations.allocate({ podUid, nodeName: node, demand: demandOf(placed.containers) });
+    const plan = placed.ok ? undefined : roomMaker.planFor(podUid, request.value, node);
+    const containers = placed.ok ? placed.containers : plan?.containers;
+    if (!containers) return refused(`node ${node}: ${placed.ok ? '' : placed.reason()}`);
+    const allocation = {
+      podUid,
+      nodeName: node,
+      demand: demandOf(containers),
+      ...(replicas && { replicaOf: replicas }),
+    };
+    allocations.allocate({ ...allocation, reserved: plan !== undefined });
     const own = inFlight.add(podUid, node);
+    if (plan) {
+      const made = await roomMaker.makeRoom(binding, plan);
+      const still = leadership.state();
+      if (!made.ok) return refused(made.error);
+      if (!still.leads || still.term !== before.term) {
+        roomMaker.release(podUid);
+        return refused('this replica is no longer the leader');
+      }
+      roomMaker.settle(podUid);
+      allocations.allocate(allocation);
+    }
     const written = writer
-      .write(binding, buildBinding(binding, before.epoch, placed.containers))
+      .write(binding, buildBinding(binding, before.epoch, containers))
       .then((result) => conclude(podUid, own, result));
     return answerWithin(times.answerMs, written, { outcome: 'failed', because: pendingOn(node) });
   };

@@ -6,6 +6,7 @@ import { GRANT_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';
 import type { Allocation } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
 import type { GrantedPod } from '../placement/overcommit.ts';
+import { replicaOf } from '../placement/replicas.ts';
 
 /** What the evictor needs to know of a pod. */
 export type BoundPodFacts = Pick<GrantedPod, 'epoch' | 'createdMs' | 'state'> & {
@@ -14,6 +15,10 @@ export type BoundPodFacts = Pick<GrantedPod, 'epoch' | 'createdMs' | 'state'> & 
   readonly resourceVersion: string;
   /** Its controller makes another one when it is gone. */
   readonly isRecreated: boolean;
+  readonly priority: number;
+  /** It is being deleted, whether it has started or not. */
+  readonly isTerminating: boolean;
+  readonly labels: Readonly<Record<string, string>>;
 };
 
 export type BoundPod =
@@ -35,7 +40,9 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return { kind: 'no-grant' };
   const grant = parsePodGrant(text);
   if (grant.ok) {
-    const allocation = { podUid, nodeName, demand: demandOf(grant.value.containers) };
+    const replicas = replicaOf(metadata ?? {});
+    const demand = demandOf(grant.value.containers);
+    const allocation = { podUid, nodeName, demand, ...(replicas && { replicaOf: replicas }) };
     return { kind: 'granted', allocation, facts: factsOf(pod, grant.value.epoch) };
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
@@ -46,7 +53,7 @@ export function readBoundPod(pod: V1Pod): BoundPod {
 }
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
-  const { metadata } = pod;
+  const { metadata, spec } = pod;
   const waiting = metadata?.deletionTimestamp === undefined ? 'waiting' : 'terminating';
   return {
     namespace: metadata?.namespace ?? '',
@@ -57,6 +64,9 @@ function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
     createdMs: metadata?.creationTimestamp === undefined ? 0 : new Date(metadata.creationTimestamp).getTime(),
     state: hasStarted(pod) ? 'started' : waiting,
     isRecreated: (metadata?.ownerReferences ?? []).some(isRecreatingOwner),
+    priority: spec?.priority ?? 0,
+    isTerminating: metadata?.deletionTimestamp !== undefined,
+    labels: metadata?.labels ?? {},
   };
 }
 

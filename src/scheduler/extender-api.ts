@@ -1,13 +1,17 @@
 // The scheduler extender protocol (k8s.io/kube-scheduler/extender/v1): checks what kube-scheduler sends and builds the
 // answers. Pure. Its Go structures have no JSON tags, so keys are Go's field names.
 import { REQUEST_ANNOTATION } from '../api/names.ts';
-import { field, textAt } from '../common/json.ts';
+import { field, isObject, textAt } from '../common/json.ts';
 import { err, ok, type Result } from '../common/result.ts';
+import { type ReplicaOf, replicaOf } from '../placement/replicas.ts';
 import type { BindingRequest } from './binding-writer.ts';
 import type { Filtered } from './filter-and-score.ts';
+import type { PreemptingPod, Victims } from './preemption.ts';
 
 export type NodesAsked = {
   readonly podUid: string;
+  readonly preempting: PreemptingPod;
+  readonly replicaOf: ReplicaOf | undefined;
   /** The pod's annotation with its request. */
   readonly request: string | undefined;
   readonly names: readonly string[];
@@ -23,10 +27,60 @@ export function readNodesAsked(value: unknown): Result<NodesAsked> {
   const given = field(value, 'NodeNames');
   const objects = field(field(value, 'Nodes'), 'items');
   const request = textAt(field(metadata, 'annotations'), REQUEST_ANNOTATION);
-  if (isTexts(given)) return ok({ podUid, request, names: given, objects: undefined });
+  const about = {
+    ...{ podUid, request, preempting: readPreemptingPod(podUid, field(value, 'Pod')) },
+    replicaOf: replicaOf(metadata as Parameters<typeof replicaOf>[0]),
+  };
+  if (isTexts(given)) return ok({ ...about, names: given, objects: undefined });
   if (!Array.isArray(objects)) return err('NodeNames and Nodes are both missing');
   const names = objects.map((node) => textAt(field(node, 'metadata'), 'name') ?? '');
-  return names.includes('') ? err('a Node has no metadata.name') : ok({ podUid, request, names, objects });
+  return names.includes('') ? err('a Node has no metadata.name') : ok({ ...about, names, objects });
+}
+
+function readPreemptingPod(podUid: string, pod: unknown): PreemptingPod {
+  const spec = field(pod, 'spec');
+  const priority = field(spec, 'priority');
+  const mayPreempt = textAt(spec, 'preemptionPolicy') !== 'Never';
+  return { podUid, priority: typeof priority === 'number' ? priority : 0, mayPreempt };
+}
+
+export type PreemptionAsked = {
+  readonly pod: PreemptingPod;
+  readonly request: string | undefined;
+  /** What kube-scheduler would evict on each node that it considers. */
+  readonly victims: Victims;
+  /** Of these, how many evictions violate a budget. */
+  readonly violations: Readonly<Record<string, number>>;
+};
+
+/** Arguments of preempt: UIDs, or whole pods where the scheduler is configured without nodeCacheCapable. */
+export function readPreemptionAsked(value: unknown): Result<PreemptionAsked> {
+  const metadata = field(field(value, 'Pod'), 'metadata');
+  const podUid = textAt(metadata, 'uid');
+  if (podUid === undefined) return err('Pod.metadata.uid is missing');
+  const byNode = field(value, 'NodeNameToMetaVictims') ?? field(value, 'NodeNameToVictims');
+  if (!isObject(byNode)) return err('NodeNameToMetaVictims and NodeNameToVictims are both missing');
+  const victims: Record<string, readonly string[]> = {};
+  const violations: Record<string, number> = {};
+  for (const [node, chosen] of Object.entries(byNode)) {
+    const pods = field(chosen, 'Pods');
+    const uids = (Array.isArray(pods) ? pods : []).map(
+      (pod) => textAt(pod, 'UID') ?? textAt(field(pod, 'metadata'), 'uid'),
+    );
+    if (!isTexts(uids)) return err(`a victim on node ${node} has no UID`);
+    victims[node] = uids;
+    violations[node] = Number(field(chosen, 'NumPDBViolations') ?? 0);
+  }
+  const request = textAt(field(metadata, 'annotations'), REQUEST_ANNOTATION);
+  return ok({ pod: readPreemptingPod(podUid, field(value, 'Pod')), request, victims, violations });
+}
+
+export function preemptionResult(victims: Victims, { violations }: PreemptionAsked): object {
+  const metaVictims = Object.entries(victims).map(([node, uids]) => [
+    node,
+    { Pods: uids.map((UID) => ({ UID })), NumPDBViolations: violations[node] ?? 0 },
+  ]);
+  return { NodeNameToMetaVictims: Object.fromEntries(metaVictims) };
 }
 
 export function readBindingRequest(value: unknown): Result<BindingRequest> {

@@ -6,8 +6,9 @@ import type { Placement, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import type { Allocations } from '../placement/allocations.ts';
-import { type PodPlacement, type PodRefusal, placePod } from '../placement/place-pod.ts';
-import { assessFit, compareFits, type Fit, scoreOfRank } from '../placement/score.ts';
+import { type PodPlacement, type PodRefusal, placePod, preferenceOf } from '../placement/place-pod.ts';
+import type { ReplicaOf } from '../placement/replicas.ts';
+import { type Cost, compareCosts, costOnNode, scoreOfRank } from '../placement/score.ts';
 
 export type Filtered = {
   readonly feasible: readonly string[];
@@ -18,8 +19,8 @@ export type Filtered = {
 };
 
 export type Decider = {
-  /** The request in a pod's annotation. */
-  read(annotation: string | undefined): Result<ParsedRequest>;
+  /** The request in a pod's annotation; `replicaOf`: of the pod itself. */
+  read(annotation: string | undefined, replicaOf?: ReplicaOf): Result<ParsedRequest>;
   /** Which GPUs of this node it would get. */
   on(request: ParsedRequest, node: string): PodPlacement;
   filter(request: ParsedRequest, nodes: readonly string[]): Filtered;
@@ -33,7 +34,10 @@ export type Decider = {
 };
 
 /** A pod's request, and the key under which decisions about it are cached. */
-export type ParsedRequest = { readonly request: PodRequest; readonly key: string };
+export type ParsedRequest = {
+  readonly request: PodRequest & { readonly replicaOf?: ReplicaOf };
+  readonly key: string;
+};
 
 /** The decisions about all requests with the same amounts. */
 type Cached = {
@@ -50,8 +54,10 @@ type Cached = {
  * they are needed.
  */
 type Decided = Fitting | (Refusal & { readonly node: string });
-type Fitting = Fit & {
+type Fitting = Cost & {
   readonly node: string;
+  /** Between nodes that cost the same: in an order that has nothing to do with their names. */
+  readonly tie: number;
   /** Position in `Cached.order`. */
   rank: number;
 };
@@ -66,24 +72,27 @@ const MOST_DECISIONS = 250_000;
  */
 const MOST_SENTENCES = 3;
 
+export const NOT_ADMITTED = `the pod has no annotation ${REQUEST_ANNOTATION}: Cotenant's webhook did not admit it; delete it and create it again`;
+
 export function createDecider(allocations: Allocations, defaultPlacement: Placement): Decider {
   /** By the request's key, the least recently used first. */
   const cache = new Map<string, Cached>();
   let decisions = 0;
 
-  const place = (request: PodRequest, node: string): PodPlacement => {
+  const place = (request: ParsedRequest['request'], node: string): PodPlacement => {
     const placeable = allocations.placeableNode(node);
     return placeable ? placePod(request, placeable, defaultPlacement) : NO_SHARED_GPU;
   };
 
-  const decide = (request: PodRequest, node: string): Decided => {
+  const decide = (request: ParsedRequest['request'], node: string): Decided => {
     const placed = place(request, node);
     if (!placed.ok) {
       const { summary, distance, temporary } = placed;
       return { node, summary, distance, temporary };
     }
-    const { opened, granted } = assessFit(placed.containers, allocations.placeableNode(node) ?? NO_GPUS);
-    return { node, opened, granted, rank: -1 };
+    const preference = preferenceOf(request, defaultPlacement);
+    const cost = costOnNode(placed.containers, allocations.placeableNode(node) ?? NO_GPUS, preference);
+    return { node, ...cost, tie: hashOf(node), rank: -1 };
   };
 
   const drop = (key: string): void => {
@@ -140,7 +149,7 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       }
       decided.push(one);
     }
-    insert(order, fitting, request.placement ?? defaultPlacement);
+    insert(order, fitting);
     decisions += byNode.size - before;
     for (const oldest of cache.keys()) {
       if (decisions <= MOST_DECISIONS) break;
@@ -150,17 +159,16 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   };
 
   return {
-    read(annotation) {
-      if (annotation === undefined)
-        return err(
-          `the pod has no annotation ${REQUEST_ANNOTATION}: Cotenant's webhook did not admit it; delete it and create it again`,
-        );
+    read(annotation, replicaOf) {
+      if (annotation === undefined) return err(NOT_ADMITTED);
       const record = parsePodRequest(annotation);
       if (!record.ok)
         return err(
           `Cotenant's webhook did not write the pod's annotation ${REQUEST_ANNOTATION}; create the pod without it`,
         );
-      return ok({ request: record.value, key: keyOf(record.value) });
+      const isSpread = (record.value.placement ?? defaultPlacement) === 'spread';
+      const request = { ...record.value, ...(isSpread && replicaOf && { replicaOf }) };
+      return ok({ request, key: keyOf(request) });
     },
     on: ({ request }, node) => place(request, node),
     filter(request, nodes) {
@@ -193,10 +201,10 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
 
 /** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without
  * names. */
-function keyOf({ placement, gpuModels, gpuUuids, containers }: PodRequest): string {
+function keyOf({ placement, gpuModels, gpuUuids, containers, replicaOf }: ParsedRequest['request']): string {
   const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')
-    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts]))
+    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts, replicaOf]))
     .digest('base64');
 }
 
@@ -205,10 +213,18 @@ function remove(order: Fitting[], decided: Fitting): void {
   renumber(order, decided.rank);
 }
 
+const before = (a: Fitting, b: Fitting): number => compareCosts(a, b) || a.tie - b.tie || (a.node < b.node ? -1 : 1);
+
+/** FNV-1a. */
+function hashOf(text: string): number {
+  let hash = 0x811c9dc5;
+  for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
+  return hash >>> 0;
+}
+
 /** A few by binary search, many by sorting all. */
-function insert(order: Fitting[], fresh: readonly Fitting[], placement: Placement): void {
+function insert(order: Fitting[], fresh: readonly Fitting[]): void {
   if (fresh.length === 0) return;
-  const before = (a: Fitting, b: Fitting): number => compareFits(a, b, placement) || (a.node < b.node ? -1 : 1);
   if (fresh.length > 16) {
     for (const one of fresh) order.push(one);
     order.sort(before);

@@ -2,10 +2,10 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { EvictionOutcome } from './overcommit-evictor.ts';
 
-export type Verb = 'filter' | 'prioritize' | 'bind';
+export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */
 export type Outcome = 'ok' | 'refused' | 'failed' | 'malformed';
-export type WatchKind = 'nodes' | 'pods' | 'lease';
+export type WatchKind = 'nodes' | 'pods' | 'budgets' | 'lease';
 
 export type SchedulerMetrics = ReturnType<typeof createMetrics>;
 
@@ -19,10 +19,10 @@ export type SchedulerState = {
   readonly invalid: () => Readonly<Record<'nodes' | 'pods', number>>;
 };
 
-const VERBS: readonly Verb[] = ['filter', 'prioritize', 'bind'];
+const VERBS: readonly Verb[] = ['filter', 'prioritize', 'preempt', 'bind'];
 const OUTCOMES: readonly Outcome[] = ['ok', 'refused', 'failed', 'malformed'];
 const EVICTION_OUTCOMES: readonly EvictionOutcome[] = ['evicted', 'kept', 'failed'];
-const WATCH_KINDS: readonly WatchKind[] = ['nodes', 'pods', 'lease'];
+const WATCH_KINDS: readonly WatchKind[] = ['nodes', 'pods', 'budgets', 'lease'];
 
 export function createMetrics() {
   const registry = new Registry();

@@ -99,13 +99,15 @@ function createOvercommitTracker({ allocations, boundPods }: EvictorParts, done:
   let seenVersion: number | undefined;
 
   const podsOn = (node: string): GrantedPod[] =>
-    [...allocations.allocationsOn(node)].map(({ podUid, demand }) => {
-      // A pod that the watch has not shown yet cannot be judged, and stays.
-      const { epoch = 0, createdMs = 0, state = 'started' } = boundPods.get(podUid) ?? {};
-      // The API server accepted the eviction; the watch shows it later.
-      const evicted = done.get(podUid)?.outcome === 'evicted';
-      return { podUid, demand, epoch, createdMs, state: evicted ? 'terminating' : state };
-    });
+    [...allocations.allocationsOn(node)]
+      .filter(({ reserved }) => !reserved)
+      .map(({ podUid, demand }) => {
+        // A pod that the watch has not shown yet cannot be judged, and stays.
+        const { epoch = 0, createdMs = 0, state = 'started' } = boundPods.get(podUid) ?? {};
+        // The API server accepted the eviction; the watch shows it later.
+        const evicted = done.get(podUid)?.outcome === 'evicted';
+        return { podUid, demand, epoch, createdMs, state: evicted ? 'terminating' : state };
+      });
 
   const chooseOn = (node: string, nowMs: number, afterMs: number): readonly PodToEvict[] => {
     const gpus = allocations.gpusOf(node);

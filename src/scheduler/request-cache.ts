@@ -1,9 +1,13 @@
 // The requests of pods from filter until bind, so that bind need not read the pod. Bounded in size and time; what is no
 // longer here is read again.
 
+import type { ReplicaOf } from '../placement/replicas.ts';
+
+export type CachedRequest = { readonly text: string; readonly replicaOf: ReplicaOf | undefined };
+
 export type RequestCache = {
-  put(podUid: string, text: string): void;
-  get(podUid: string): string | undefined;
+  put(podUid: string, request: CachedRequest): void;
+  get(podUid: string): CachedRequest | undefined;
   forget(podUid: string): void;
   /** Characters of all texts. */
   readonly length: number;
@@ -16,23 +20,23 @@ const BOUNDS: Bounds = { mostLength: 8 * 2 ** 20, mostMs: 300_000 };
 
 export function createRequestCache(now: () => number, { mostLength, mostMs }: Bounds = BOUNDS): RequestCache {
   /** Oldest first. */
-  const texts = new Map<string, { readonly text: string; readonly atMs: number }>();
+  const requests = new Map<string, CachedRequest & { readonly atMs: number }>();
   let length = 0;
   const forget = (podUid: string): void => {
-    length -= texts.get(podUid)?.text.length ?? 0;
-    texts.delete(podUid);
+    length -= requests.get(podUid)?.text.length ?? 0;
+    requests.delete(podUid);
   };
   return {
-    put(podUid, text) {
+    put(podUid, request) {
       forget(podUid);
-      texts.set(podUid, { text, atMs: now() });
-      length += text.length;
-      for (const [uid, { atMs }] of texts) {
+      requests.set(podUid, { ...request, atMs: now() });
+      length += request.text.length;
+      for (const [uid, { atMs }] of requests) {
         if (length <= mostLength && now() - atMs <= mostMs) return;
         forget(uid);
       }
     },
-    get: (podUid) => texts.get(podUid)?.text,
+    get: (podUid) => requests.get(podUid),
     forget,
     get length() {
       return length;

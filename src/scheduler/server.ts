@@ -1,17 +1,27 @@
-// The HTTP API that kube-scheduler calls: /filter, /prioritize and /bind of the scheduler extender protocol.
+// The HTTP API that kube-scheduler calls: /filter, /prioritize, /preempt and /bind of the scheduler extender protocol.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
 import type { Logger } from '../common/logger.ts';
 import { MIB } from '../common/quantity.ts';
 import { BodyRefused, createBodyReader, type ReadBody } from '../serving/body-limit.ts';
 import { sendJson } from '../serving/http-server.ts';
 import type { Binder } from './bind.ts';
-import { filterResult, readBindingRequest, readNodesAsked } from './extender-api.ts';
+import {
+  filterResult,
+  preemptionResult,
+  readBindingRequest,
+  readNodesAsked,
+  readPreemptionAsked,
+} from './extender-api.ts';
 import type { Decider } from './filter-and-score.ts';
+import type { RoomMaker } from './make-room.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
+import type { PreemptionPlanner } from './preemption.ts';
 
 export type ExtenderParts = {
   readonly decider: Decider;
   readonly binder: Binder;
+  readonly planner: PreemptionPlanner;
+  readonly roomMaker: RoomMaker;
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
@@ -20,7 +30,12 @@ export type ExtenderParts = {
 
 /** A list of 5,000 names is 150 kB; whole Nodes are ten times that and more, each. */
 const BODY_LIMITS = { largestBytes: 8 * MIB, freeBytes: MIB, sharedBytes: 64 * MIB };
-const VERBS: Readonly<Record<string, Verb>> = { '/filter': 'filter', '/prioritize': 'prioritize', '/bind': 'bind' };
+const VERBS: Readonly<Record<string, Verb>> = {
+  '/filter': 'filter',
+  '/prioritize': 'prioritize',
+  '/preempt': 'preempt',
+  '/bind': 'bind',
+};
 
 export function createExtender(parts: ExtenderParts): RequestListener {
   const read = createBodyReader(BODY_LIMITS);
@@ -28,7 +43,7 @@ export function createExtender(parts: ExtenderParts): RequestListener {
     const url = request.url ?? '';
     const verb = Object.hasOwn(VERBS, url) ? VERBS[url] : undefined;
     if (!verb || request.method !== 'POST') {
-      sendJson(response, verb ? 405 : 404, { error: 'POST to /filter, /prioritize or /bind' });
+      sendJson(response, verb ? 405 : 404, { error: 'POST to /filter, /prioritize, /preempt or /bind' });
       return;
     }
     try {
@@ -74,16 +89,21 @@ function parseJson(body: Buffer): unknown {
 type Answered = { readonly outcome: Outcome; readonly status?: number; readonly answer: object };
 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
-  filter(value, { decider, binder, notReadyReason }) {
+  filter(value, { decider, binder, roomMaker, notReadyReason }) {
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', answer: { Error: notReady } };
-    const { request: annotation, podUid, names } = asked.value;
-    const request = decider.read(annotation);
+    const { request: annotation, podUid, preempting, replicaOf, names } = asked.value;
+    const request = decider.read(annotation, replicaOf);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
-    if (annotation !== undefined) binder.cacheRequest(podUid, annotation);
-    const filtered = decider.filter(request.value, names);
+    if (annotation !== undefined) binder.cacheRequest(podUid, { text: annotation, replicaOf });
+    let filtered = decider.filter(request.value, names);
+    // kube-scheduler binds to the nominated node, and bind evicts there.
+    if (filtered.feasible.length === 0 || roomMaker.holds(podUid)) {
+      const node = roomMaker.nominate(preempting, request.value, names);
+      if (node !== undefined) filtered = { feasible: [node], failed: {}, unresolvable: {} };
+    }
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked.value) };
   },
@@ -93,9 +113,20 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     // The protocol has no field for an error here.
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
-    const request = decider.read(asked.value.request);
+    const request = decider.read(asked.value.request, asked.value.replicaOf);
     if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
     return { outcome: 'ok', answer: decider.prioritize(request.value, asked.value.names) };
+  },
+  preempt(value, { decider, planner, notReadyReason }) {
+    const asked = readPreemptionAsked(value);
+    if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { error: asked.error } };
+    const notReady = notReadyReason();
+    if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
+    const request = decider.read(asked.value.request);
+    if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
+    const victims = planner.complete(asked.value.pod, request.value, asked.value.victims);
+    const outcome = Object.keys(victims).length > 0 ? 'ok' : 'refused';
+    return { outcome, answer: preemptionResult(victims, asked.value) };
   },
   async bind(value, { binder, notReadyReason }) {
     const asked = readBindingRequest(value);

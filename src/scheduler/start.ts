@@ -3,16 +3,21 @@
 import type { KubeConfig } from '@kubernetes/client-node';
 import type { Placement } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
+import { createEventWriter } from '../kube/events.ts';
+import { createEvictCall } from '../kube/eviction.ts';
 import { createAllocations } from '../placement/allocations.ts';
 import { createHealthHandler, type HttpServer, startHttpServer } from '../serving/http-server.ts';
 import { type CertificateFiles, fromFiles } from '../serving/tls-files.ts';
 import { type BinderTimes, createBinder } from './bind.ts';
 import { watchCluster } from './cluster-state.ts';
+import { watchDisruptionBudgets } from './disruption-budgets.ts';
 import { createDecider } from './filter-and-score.ts';
 import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
+import { createRoomMaker } from './make-room.ts';
 import { createMetrics } from './metrics.ts';
 import { createOvercommitEvictor } from './overcommit-evictor.ts';
+import { createPreemptionPlanner } from './preemption.ts';
 import { createExtender } from './server.ts';
 
 export type SchedulerOptions = {
@@ -57,17 +62,25 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     metrics.watchProblem('lease');
     logger.warn(text);
   });
-  const onWatchProblem = (kind: 'nodes' | 'pods', text: string) => {
+  const onWatchProblem = (kind: 'nodes' | 'pods' | 'budgets', text: string) => {
     metrics.watchProblem(kind);
     logger.warn(`the watch of ${kind} failed and is retried: ${text}`);
   };
   const cluster = watchCluster({ config, allocations, inFlight, onWatchProblem, logger });
   const relist = cluster.relistPods;
-  const parts = { config, allocations, inFlight, decider, leadership, relist, logger };
+  const { boundPods } = cluster;
+  const { budgets, close: closeBudgets } = watchDisruptionBudgets(config, (text) => onWatchProblem('budgets', text));
+  const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: options.placement });
+  const roomMaker = createRoomMaker({
+    ...{ allocations, inFlight, planner, boundPods, hostname, logger },
+    evict: createEvictCall(config),
+    writeEvent: createEventWriter(config, logger.warn),
+  });
+  const parts = { config, allocations, inFlight, decider, leadership, roomMaker, relist, logger };
   const binder = createBinder({ ...parts, ...(binderTimes && { times: binderTimes }) });
   const evictor = createOvercommitEvictor({
     ...{ config, allocations, leadership, hostname, logger },
-    boundPods: cluster.boundPods,
+    boundPods,
     afterMs: options.evictOvercommittedAfterMs,
     onEviction: metrics.eviction,
   });
@@ -100,13 +113,13 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     missing = STOPPING;
     await Promise.all([extender?.close(GRACE_MS), evictor.close()]);
     binder.close();
-    await Promise.all([leadership.close(), cluster.close()]);
+    await Promise.all([leadership.close(), cluster.close(), closeBudgets()]);
     await health?.close();
   };
   try {
     const { host, port, tls, healthPort } = options;
     extender = await startHttpServer(
-      createExtender({ decider, binder, metrics, notReadyReason: () => missing, logger }),
+      createExtender({ decider, binder, planner, roomMaker, metrics, notReadyReason: () => missing, logger }),
       {
         listen: { host, port },
         tls: tls && { source: fromFiles(tls), minVersion: 'TLSv1.3', logger },

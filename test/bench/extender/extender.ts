@@ -13,9 +13,12 @@ import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { type Allocations, createAllocations } from '../../../src/placement/allocations.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
 import { createBinder } from '../../../src/scheduler/bind.ts';
+import { budgetsOf } from '../../../src/scheduler/disruption-budgets.ts';
 import { createDecider, type Decider } from '../../../src/scheduler/filter-and-score.ts';
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
+import { createRoomMaker } from '../../../src/scheduler/make-room.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
+import { createPreemptionPlanner } from '../../../src/scheduler/preemption.ts';
 import { createExtender } from '../../../src/scheduler/server.ts';
 import type { Teardown } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
@@ -137,11 +140,20 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
   };
   const logger = createLogger({ component: 'scheduler', level: 'error' });
   const inFlight = createInFlightBindings();
+  const boundPods = new Map();
+  const budgets = budgetsOf([]);
+  const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: 'binpack' });
+  const roomMaker = createRoomMaker({
+    ...{ allocations, inFlight, planner, boundPods, hostname: 'bench', logger },
+    evict: async () => {},
+    writeEvent: async () => {},
+  });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, logger },
     relist: async () => {},
   });
-  return createExtender({ decider, binder, metrics: createMetrics(), notReadyReason: () => undefined, logger });
+  const metrics = createMetrics();
+  return createExtender({ decider, binder, planner, roomMaker, metrics, notReadyReason: () => undefined, logger });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */
@@ -179,6 +191,8 @@ async function timePods(port: number, names: readonly string[], runs: number, la
   agent.destroy();
   return times;
 }
+
+const total = (times: readonly number[]): number => times.reduce((sum, one) => sum + one, 0);
 
 export const extender: Bench = {
   name: 'extender',
@@ -230,6 +244,12 @@ export const extender: Bench = {
           unit: 'ms',
           reference: { value: median(floor), what },
           ...(goal && { goal: { most: POD_MS, floor: true } }),
+        },
+        {
+          name: `extender.rate_ratio.${count}`,
+          value: total(floor) / total(own),
+          unit: 'ratio',
+          reference: { value: 1, what },
         },
         {
           name: `extender.http.nodes_${count}.pod_p99_ms`,

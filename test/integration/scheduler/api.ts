@@ -1,7 +1,16 @@
 // A small API server for the extender's tests: nodes, pods, one Lease, bindings; and a binding that goes wrong in a
 // chosen way. What a real one does with them is seen in test/cluster; this one fails on demand.
 import type { ServerResponse } from 'node:http';
-import type { CoreV1Event, KubeConfig, V1Binding, V1Eviction, V1Lease, V1Node, V1Pod } from '@kubernetes/client-node';
+import type {
+  CoreV1Event,
+  KubeConfig,
+  V1Binding,
+  V1Eviction,
+  V1Lease,
+  V1Node,
+  V1Pod,
+  V1PodDisruptionBudget,
+} from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
@@ -22,6 +31,7 @@ export type Api = {
   /** All that were requested, also those that were refused. */
   readonly evictions: V1Eviction[];
   evictionFault: number | undefined;
+  readonly budgets: V1PodDisruptionBudget[];
   readonly events: CoreV1Event[];
   /** How often bound pods were listed. */
   podLists: number;
@@ -38,7 +48,7 @@ export type Api = {
 
 export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string, number>>): Promise<Api> {
   let version = 1;
-  const watched = { nodes: watchers(), pods: watchers(), leases: watchers() };
+  const watched = { nodes: watchers(), pods: watchers(), leases: watchers(), poddisruptionbudgets: watchers() };
   const nodes = Object.entries(gpus).map(
     ([name, mib], index): V1Node => ({
       metadata: {
@@ -61,6 +71,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     bindings: [],
     evictions: [],
     evictionFault: undefined,
+    budgets: [],
     events: [],
     podLists: 0,
     addPod(name, mib, more = {}) {
@@ -114,7 +125,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
   };
   const handle = async (asked: Asked, response: ServerResponse): Promise<unknown> => {
     const { url, isWatch, body } = asked;
-    const [, kind = ''] = /\/(nodes|pods|leases)$/.exec(url.pathname) ?? [];
+    const [, kind = ''] = /\/(nodes|pods|leases|poddisruptionbudgets)$/.exec(url.pathname) ?? [];
     const [, name = '', verb] = /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction))?$/.exec(url.pathname) ?? [];
     if (verb === 'binding') return bind(asked, response, name);
     if (verb === 'eviction') return evict(asked, response);
@@ -127,14 +138,16 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
       const pod = api.pods.get(name);
       return pod ? answer(response, 200, pod) : refuse(response, 404, 'no such pod');
     }
-    if (kind !== 'nodes' && kind !== 'pods' && kind !== 'leases') return refuse(response, 404, 'what?');
-    if (isWatch) return watched[kind].add(response);
+    if (!Object.hasOwn(watched, kind)) return refuse(response, 404, 'what?');
+    const known = kind as keyof typeof watched;
+    if (isWatch) return watched[known].add(response);
     if (kind === 'pods') {
       api.podLists += 1;
       await api.hold.lists;
     }
     const bound = [...api.pods.values()].filter(({ spec }) => spec?.nodeName);
-    const items = { nodes, pods: bound, leases: lease ? [lease] : [] }[kind];
+    const { budgets: poddisruptionbudgets } = api;
+    const items = { nodes, pods: bound, leases: lease ? [lease] : [], poddisruptionbudgets }[known];
     return answerList(response, items, String(version));
   };
   return Object.assign(api, await startApiServer(t, handle));

@@ -234,11 +234,11 @@ test('only the leader evicts from overcommitted GPUs, and only recreated, waitin
 test('requests that are not of the protocol are refused', async (t) => {
   const api = await startApi(t, { a: 1000 });
   const running = await start(t, api);
-  for (const verb of ['filter', 'prioritize', 'bind']) {
+  for (const verb of ['filter', 'prioritize', 'preempt', 'bind']) {
     t.is((await running.call(verb, '{')).status, 400, verb);
     t.is((await running.call(verb, {})).status, 400, verb);
   }
-  t.is((await running.call('preempt', {})).status, 404);
+  t.is((await running.call('score', {})).status, 404);
   t.is((await running.call('filter', 'x'.repeat(8 * 2 ** 20 + 1))).status, 413);
   t.is(await running.series('cotenant_scheduler_decisions_total', { verb: 'filter', outcome: 'malformed' }), 3);
   t.regex(String(await running.bind('one', 'a')), /the Lease ns\/l does not exist yet/);

@@ -57,7 +57,15 @@ test('the configuration of the page is that of the chart, and its command parses
   const [text = ''] = blocks(page, 'yaml');
   const [own] = parseYaml(text).extenders;
   const chart = readFileSync(join(ROOT, 'charts/cotenant/templates/scheduler/_configuration.tpl'), 'utf8');
-  for (const key of ['filterVerb', 'prioritizeVerb', 'bindVerb', 'httpTimeout', 'nodeCacheCapable', 'ignorable']) {
+  for (const key of [
+    'filterVerb',
+    'prioritizeVerb',
+    'preemptVerb',
+    'bindVerb',
+    'httpTimeout',
+    'nodeCacheCapable',
+    'ignorable',
+  ]) {
     t.true(chart.includes(`${key}: ${own[key]}\n`), key);
   }
   for (const { name, ignoredByScheduler = false } of own.managedResources) {

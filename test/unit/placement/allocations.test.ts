@@ -2,7 +2,7 @@
 import test from 'ava';
 import type { NodeGpus } from '../../../src/api/node-annotation.ts';
 import { type Allocation, createAllocations } from '../../../src/placement/allocations.ts';
-import { assessFit, BEST_SCORE, compareFits, scoreOfRank } from '../../../src/placement/score.ts';
+import { BEST_SCORE, costOnNode, scoreOfRank } from '../../../src/placement/score.ts';
 
 const gpus = (...names: readonly string[]): NodeGpus => ({
   mostTenantsPerGpu: 4,
@@ -116,35 +116,18 @@ test('an invalid grant blocks the GPUs that it names until its pod is gone', (t)
   );
 });
 
-test('binpack keeps whole GPUs free and fills the fullest node, spread the emptiest', (t) => {
-  const candidates = [
-    { node: 'c', fit: { opened: 0, granted: 0.5 } },
-    { node: 'a', fit: { opened: 1, granted: 0.9 } },
-    { node: 'd', fit: { opened: 0, granted: 0.7 } },
-    { node: 'b', fit: { opened: 0, granted: 0.5 } },
-  ];
-  const order = (placement: 'binpack' | 'spread' | 'fragmentation') =>
-    candidates
-      .toSorted((a, b) => compareFits(a.fit, b.fit, placement))
-      .map(({ node }) => node)
-      .join('');
-  t.is(order('binpack'), 'dcba');
-  t.is(order('fragmentation'), 'dcba');
-  t.is(order('spread'), 'cbda');
-});
-
-test('a fit counts the empty GPUs that a placement opens', (t) => {
+test('binpack opens few GPUs, and then prefers full nodes; spread prefers empty ones', (t) => {
   const allocations = createAllocations();
   allocations.setNode('n', gpus('a', 'b'));
   allocations.allocate(allocation('p', 'n', 'a', 500));
   const node = allocations.placeableNode('n');
   if (!node) return t.fail();
   const on = (gpuUuid: string) => ({ gpuUuid, memoryBytes: 200, limitBytes: 200, coresPercent: 0 });
-  const grant = (...uuids: string[]) => [
-    { name: 'm', kind: 'app' as const, memoryIsolation: 'on' as const, gpus: uuids.map(on) },
-  ];
-  t.deepEqual(assessFit(grant('a'), node), { opened: 0, granted: 0.35 });
-  t.deepEqual(assessFit(grant('a', 'b'), node), { opened: 1, granted: 0.45 });
+  const cost = (placement: 'binpack' | 'spread', ...uuids: string[]) =>
+    costOnNode([{ name: 'm', kind: 'app', memoryIsolation: 'on', gpus: uuids.map(on) }], node, { placement });
+  t.deepEqual(cost('binpack', 'a'), { first: 0, second: -0.35 });
+  t.deepEqual(cost('binpack', 'a', 'b'), { first: 1, second: -0.45 });
+  t.deepEqual(cost('spread', 'a', 'b'), { first: 0, second: 0.45 });
 });
 
 test('only the best node has the highest score, and scores stay within 0 to 10', (t) => {

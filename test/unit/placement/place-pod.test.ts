@@ -5,7 +5,8 @@ import type { PlaceableGpu } from '../../../src/api/gpu.ts';
 import type { ContainerGrant } from '../../../src/api/grant-annotation.ts';
 import type { ContainerKind, ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../../src/api/request.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { type PlaceableNode, placePod } from '../../../src/placement/place-pod.ts';
+import type { PlaceableNode } from '../../../src/placement/node.ts';
+import { placePod } from '../../../src/placement/place-pod.ts';
 
 const gpu = (name: string, leftMib: number, more: Partial<PlaceableGpu> = {}): PlaceableGpu => ({
   gpuUuid: `GPU-${name}`,

@@ -206,7 +206,7 @@ test('a Binding carries node and grant for one pod UID, and reads back as alloca
     allocation: allocationOf('u', 'a', 0, 600),
     facts: {
       ...{ namespace: '', name: '', resourceVersion: '', epoch: 7, createdMs: 0 },
-      ...{ state: 'waiting', isRecreated: false },
+      ...{ state: 'waiting', isRecreated: false, priority: 0, isTerminating: false, labels: {} },
     },
   });
 });
@@ -262,7 +262,7 @@ test('a bound pod has a state, and its owner says whether it is recreated', (t) 
   const waiting = { state: { waiting: {} } };
   t.deepEqual(facts(owner('apps/v1', 'ReplicaSet'), {}), {
     ...{ namespace: 'n', name: 'p', resourceVersion: '5', epoch: 7, createdMs: Date.parse(created) },
-    ...{ state: 'waiting', isRecreated: true },
+    ...{ state: 'waiting', isRecreated: true, priority: 0, isTerminating: false, labels: {} },
   });
   const owners: [owner: object, isRecreated: boolean][] = [
     [{}, false],

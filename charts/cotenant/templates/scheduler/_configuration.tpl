@@ -21,6 +21,7 @@ extenders:
   - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.port }}
     filterVerb: filter
     prioritizeVerb: prioritize
+    preemptVerb: preempt
     bindVerb: bind
     # Above the sum of what all plugins of kube-scheduler can give, so that GPUs decide how pods are packed.
     weight: {{ .Values.scheduler.weight }}

@@ -1,0 +1,51 @@
+// Which pods are replicas of one another, for `spread`: those of one owner, and those with the same labels. Pure.
+import { createHash } from 'node:crypto';
+
+/** Short digests; without an owner or without labels one of them is absent. */
+export type ReplicaOf = { readonly owner?: string; readonly labels?: string };
+
+type Metadata = {
+  readonly namespace?: string;
+  readonly labels?: Readonly<Record<string, string>>;
+  readonly ownerReferences?: readonly { readonly uid: string; readonly controller?: boolean }[];
+};
+
+/** Labels that controllers give to single pods or to one revision: without them replicas have equal ones. */
+const OWN_LABELS = [
+  'pod-template-hash',
+  'controller-revision-hash',
+  'statefulset.kubernetes.io/pod-name',
+  'apps.kubernetes.io/pod-index',
+  'batch.kubernetes.io/job-completion-index',
+  'batch.kubernetes.io/controller-uid',
+  'batch.kubernetes.io/job-name',
+  'controller-uid',
+  'job-name',
+];
+
+const digest = (value: unknown): string =>
+  createHash('sha256').update(JSON.stringify(value)).digest('base64').slice(0, 16);
+
+/** Undefined: it is a replica of none. */
+export function replicaOf({ namespace, labels = {}, ownerReferences = [] }: Metadata): ReplicaOf | undefined {
+  const owner = ownerReferences.find(({ controller }) => controller)?.uid;
+  const own = Object.entries(labels)
+    .filter(([key]) => !OWN_LABELS.includes(key))
+    .sort(([a], [b]) => (a < b ? -1 : 1));
+  if (owner === undefined && own.length === 0) return undefined;
+  return {
+    ...(owner !== undefined && { owner: digest(owner) }),
+    ...(own.length > 0 && { labels: digest([namespace, own]) }),
+  };
+}
+
+export type ReplicaCounts = { readonly owner: number; readonly labels: number };
+
+/** How many of these pods are replicas of the pod by owner, and by labels. */
+export function countReplicas(pod: ReplicaOf | undefined, others: readonly ReplicaOf[] = []): ReplicaCounts {
+  const { owner, labels } = pod ?? {};
+  return {
+    owner: owner === undefined ? 0 : others.filter((other) => other.owner === owner).length,
+    labels: labels === undefined ? 0 : others.filter((other) => other.labels === labels).length,
+  };
+}
