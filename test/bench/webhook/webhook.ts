@@ -10,6 +10,7 @@ import { configured, fixture } from '../../unit/webhook/reviews.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';
+import { overTls } from './over-tls.ts';
 
 const REVIEWS = {
   dialect: '1.26-create-ack-deployment',
@@ -74,8 +75,8 @@ async function timeHttp(body: Buffer, runs: number): Promise<number[]> {
 
 export const webhook: Bench = {
   name: 'webhook',
-  what: 'one review of admission: the handler, and the way over HTTP',
-  async run(_scope, { quick }) {
+  what: 'reviews of admission: the handler, the way over HTTP, and many over TLS',
+  async run(scope, { quick }) {
     const rows: Row[] = [];
     const [handled, sent] = quick ? [20_000, 2_000] : [100_000, 20_000];
     for (const [kind, name] of Object.entries(REVIEWS)) {
@@ -110,6 +111,7 @@ export const webhook: Bench = {
         },
       });
     }
+    rows.push(...(await overTls(scope, quick ? 2 : 10)));
     return rows;
   },
 };

@@ -23,6 +23,8 @@ const COMMANDS = [
   'set',
   'recommend',
   'showback',
+  'convert',
+  'templates',
   'driver',
   'agent',
   'exporter',

@@ -1,0 +1,151 @@
+// The webhook over TLS at a fixed rate and at its peak, beside a server that does nothing and a twin in Go where Go is
+// there. Each server is a process of its own; the client is this one.
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { Agent, request } from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { selfSigned } from '../../../src/serving/x509.ts';
+import type { Teardown } from '../../support/native/node.ts';
+import { fixture } from '../../unit/webhook/reviews.ts';
+import type { Row } from '../row.ts';
+import { median, quantile } from '../statistics.ts';
+
+const RATE = 1000;
+const CONNECTIONS = 16;
+/** Goals of issue 26: milliseconds at that rate, and the part of the twin's peak. */
+const P50_MS = 0.3;
+const P99_MS = 3;
+const OF_TWIN = 0.5;
+
+type Server = { readonly port: number; readonly pid: number; readonly startMs: number };
+type Target = { readonly port: number; readonly ca: string; readonly body: Buffer };
+
+export async function overTls(scope: Teardown, seconds: number): Promise<readonly Row[]> {
+  const folder = mkdtempSync(join(tmpdir(), 'cotenant-bench-'));
+  scope.teardown(() => rmSync(folder, { recursive: true, force: true }));
+  const { cert: ca, key } = selfSigned(['localhost', '127.0.0.1'], new Date());
+  const files = [join(folder, 'cert.pem'), join(folder, 'key.pem')] as const;
+  writeFileSync(files[0], ca);
+  writeFileSync(files[1], key, { mode: 0o600 });
+  const body = Buffer.from(JSON.stringify(fixture('1.26-create-ack-deployment'), null, 2));
+  const node = (kind: string) =>
+    start(scope, process.execPath, [join(import.meta.dirname, 'servers.ts'), kind, ...files]);
+  const [ours, noop, twin] = [await node('webhook'), await node('noop'), await startTwin(scope, folder, files)];
+  const target = ({ port }: Server): Target => ({ port, ca, body });
+
+  const [times, bare] = [await atRate(target(ours), seconds), await atRate(target(noop), seconds)];
+  const peak = await peakOf(target(ours), seconds);
+  const what = `a server in Node that reads the ${body.length} bytes and answers a fixed text`;
+  const skipped = twin === undefined ? { skipped: 'there is no Go' } : {};
+  const twinPeak = twin === undefined ? null : await peakOf(target(twin), seconds);
+  return [
+    {
+      name: `webhook.rate_${RATE}.p50_ms`,
+      value: median(times),
+      unit: 'ms',
+      reference: { value: median(bare), what },
+      goal: { most: P50_MS, floor: true },
+    },
+    {
+      name: `webhook.rate_${RATE}.p99_ms`,
+      value: quantile(times, 0.99),
+      unit: 'ms',
+      reference: { value: quantile(bare, 0.99), what },
+      goal: { most: P99_MS, floor: true },
+    },
+    {
+      name: 'webhook.peak_rps',
+      value: peak,
+      unit: '1/s',
+      reference: { value: twinPeak, what: 'a twin in Go that decodes the review and answers a fixed patch' },
+      ...(twinPeak !== null && { goal: { least: Math.round(OF_TWIN * twinPeak) } }),
+      ...skipped,
+    },
+    { name: 'webhook.peak_noop_rps', value: await peakOf(target(noop), seconds), unit: '1/s', reference: null },
+    {
+      name: 'webhook.rss_mb',
+      value: residentMb(ours.pid),
+      unit: 'MB',
+      reference: { value: residentMb(noop.pid), what },
+    },
+    { name: 'webhook.start_ms', value: ours.startMs, unit: 'ms', reference: { value: noop.startMs, what } },
+  ];
+}
+
+/** A server that prints its port; ended with the scope. */
+async function start(scope: Teardown, program: string, args: readonly string[]): Promise<Server> {
+  const started = performance.now();
+  const child: ChildProcess = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  scope.teardown(async () => {
+    if (child.exitCode !== null) return;
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+  });
+  if (child.stdout === null) throw new Error('a child without output');
+  const lines = createInterface({ input: child.stdout });
+  const [line] = (await once(lines, 'line')) as [string];
+  return { port: Number(line), pid: child.pid ?? 0, startMs: performance.now() - started };
+}
+
+async function startTwin(scope: Teardown, folder: string, files: readonly string[]): Promise<Server | undefined> {
+  const program = join(folder, 'twin');
+  const built = spawnSync('go', ['build', '-o', program, join(import.meta.dirname, 'twin.go')], { stdio: 'ignore' });
+  return built.status === 0 ? start(scope, program, files) : undefined;
+}
+
+function clientOf({ port, ca, body }: Target) {
+  const agent = new Agent({ ca, keepAlive: true, maxSockets: CONNECTIONS, servername: 'localhost' });
+  const send = async (): Promise<void> => {
+    const headers = { 'content-type': 'application/json', 'content-length': body.length };
+    const outgoing = request({ host: '127.0.0.1', port, path: '/mutate', method: 'POST', agent, headers });
+    outgoing.end(body);
+    const [incoming] = await once(outgoing, 'response');
+    if (incoming.statusCode !== 200) throw new Error(`status ${incoming.statusCode}`);
+    incoming.resume();
+    await once(incoming, 'end');
+  };
+  return { send, close: () => agent.destroy() };
+}
+
+/** Milliseconds from when each review was due, so that one that waits for its turn counts its waiting. */
+async function atRate(target: Target, seconds: number): Promise<readonly number[]> {
+  const { send, close } = clientOf(target);
+  for (let turn = 0; turn < RATE; turn += CONNECTIONS) await Promise.all(Array.from({ length: CONNECTIONS }, send));
+  const times: number[] = [];
+  const open: Promise<void>[] = [];
+  const began = performance.now();
+  for (let sent = 0; sent < RATE * seconds; ) {
+    const due = Math.min(RATE * seconds, Math.floor(((performance.now() - began) * RATE) / 1000));
+    for (; sent < due; sent += 1) {
+      const dueMs = began + (sent * 1000) / RATE;
+      open.push(send().then(() => void times.push(performance.now() - dueMs)));
+    }
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  await Promise.all(open);
+  close();
+  return times;
+}
+
+/** Answers per second with all connections busy. */
+async function peakOf(target: Target, seconds: number): Promise<number> {
+  const { send, close } = clientOf(target);
+  await Promise.all(Array.from({ length: CONNECTIONS }, send));
+  let answered = 0;
+  const began = performance.now();
+  const busy = async () => {
+    for (; performance.now() - began < seconds * 1000; answered += 1) await send();
+  };
+  await Promise.all(Array.from({ length: CONNECTIONS }, busy));
+  const elapsed = (performance.now() - began) / 1000;
+  close();
+  return answered / elapsed;
+}
+
+function residentMb(pid: number): number {
+  const [, kib = '0'] = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
+  return Number(kib) / 1024;
+}
