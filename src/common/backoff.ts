@@ -2,8 +2,8 @@
 // so that many callers that failed at once do not come back at once.
 
 export type Backoff = {
-  /** How long to wait before the next try. */
-  nextMs(): number;
+  /** How long to wait before the next try; at least so long as the server asked for. */
+  nextMs(leastMs?: number): number;
   /** After a success. */
   reset(): void;
 };
@@ -11,10 +11,10 @@ export type Backoff = {
 export function createBackoff({ firstMs, mostMs }: { readonly firstMs: number; readonly mostMs: number }): Backoff {
   let waitMs = firstMs;
   return {
-    nextMs() {
+    nextMs(leastMs = 0) {
       const now = waitMs;
       waitMs = Math.min(2 * waitMs, mostMs);
-      return now * (1 - Math.random() / 2);
+      return leastMs + now * (1 - Math.random() / 2);
     },
     reset() {
       waitMs = firstMs;

@@ -1,5 +1,6 @@
 // Errors of the API server: the message in one line (the client library's own text also has every header), and the
 // status.
+import { textAt } from '../common/json.ts';
 
 export function describeApiError(error: unknown): string {
   const { code, statusCode, body, message } = (error ?? {}) as Partial<Record<string, unknown>>;
@@ -23,3 +24,13 @@ export const unlessMissing = <T>(call: Promise<T>): Promise<T | undefined> =>
     if (statusOf(error) === 404) return undefined;
     throw error;
   });
+
+/** A longer pause is another problem than a busy server. */
+const MOST_RETRY_AFTER_MS = 60_000;
+
+/** How long the API server asks to wait before the call is tried again; 0: it asks for nothing. */
+export function retryAfterMsOf(error: unknown): number {
+  const { headers } = (error ?? {}) as { readonly headers?: unknown };
+  const seconds = Number(textAt(headers, 'retry-after') ?? 0);
+  return seconds > 0 ? Math.min(seconds * 1000, MOST_RETRY_AFTER_MS) : 0;
+}

@@ -5,8 +5,6 @@ import { withKeptConnections } from './connections.ts';
 
 /** Of one call, its body included. */
 export const ANSWER_MS = 5000;
-/** Of one page of a list. */
-export const PAGE_MS = 30_000;
 
 export function createApiClient<T>(
   config: KubeConfig,

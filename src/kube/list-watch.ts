@@ -1,27 +1,24 @@
 // Lists objects of the API server and watches them from there on, for ever: reads pages, renews watches, lists again
 // when the watch cannot continue. Keeps no object, so that a caller with many of them keeps only what it needs.
 import { setTimeout as delay } from 'node:timers/promises';
-import { type KubeConfig, Watch } from '@kubernetes/client-node';
+import type { KubeConfig } from '@kubernetes/client-node';
 import { createBackoff } from '../common/backoff.ts';
-import { field } from '../common/json.ts';
-import { describeApiError } from './api-error.ts';
-import { withKeptConnections } from './connections.ts';
-
-/** One page of a list, as the client library gives it. */
-export type Listed<T> = {
-  readonly items: readonly T[];
-  readonly metadata?: { readonly resourceVersion?: string; readonly _continue?: string };
-};
+import { field, textAt } from '../common/json.ts';
+import { describeApiError, retryAfterMsOf, statusOf } from './api-error.ts';
+import { ANSWER_MS } from './client.ts';
+import { getStream, type Query } from './get.ts';
+import { createItemReader, readJsonLines } from './json-stream.ts';
 
 export type WatchedObjects<T, Kept> = {
-  /** Path and query of the watch, e.g. `/api/v1/pods`. */
+  /** E.g. `/api/v1/pods`. */
   readonly path: string;
-  readonly query?: Readonly<Record<string, string>>;
-  /** One page. Must not pass a resource version: the answer would not have to include the latest write. */
-  readonly list: (limit: number, from: string | undefined) => Promise<Listed<T>>;
-  /** What the caller needs of one object. Called as each page arrives, so that no list is in memory as whole
-   * objects. */
+  /** Selectors. */
+  readonly query?: Query;
+  /** What the caller needs of one object. Called as each object arrives, so that no list is in memory as whole
+   * objects. Times are texts in them. */
   readonly keep: (object: T) => Kept;
+  /** Whether the caller needs an object of a list at all; by default it does. */
+  readonly isListed?: (kept: Kept) => boolean;
   /** All objects. The list includes what was written before `startedMs` (`performance.now()`). */
   readonly onList: (items: readonly Kept[], startedMs: number) => void;
   readonly onChange: (object: Kept) => void;
@@ -31,11 +28,11 @@ export type WatchedObjects<T, Kept> = {
   /** Between tries that fail; by default 250 ms to 15 s. */
   readonly pauseMs?: Parameters<typeof createBackoff>[0];
   /** For tests. */
-  readonly times?: WatchTimes;
+  readonly times?: Partial<WatchTimes>;
 };
 
-/** How long a watch may take to begin its answer, and how long it may be without an event. */
-type WatchTimes = { readonly answerMs: number; readonly quietMs: number };
+/** How long one page of a list may take, a watch may take to begin its answer, and be without an event. */
+type WatchTimes = { readonly pageMs: number; readonly answerMs: number; readonly quietMs: number };
 
 export type ListWatch = {
   /** Resolves when the first list is complete. */
@@ -53,17 +50,14 @@ const SHORT_MS = 1000;
  * An API server sends a bookmark about once a minute, so a watch without one for this long is not served. A peer that
  * is gone is noticed sooner, by TCP (connections.ts).
  */
-const TIMES: WatchTimes = { answerMs: 10_000, quietMs: 150_000 };
+const TIMES: WatchTimes = { pageMs: 30_000, answerMs: 2 * ANSWER_MS, quietMs: 150_000 };
 /** After so many quiet connections in a row everything is listed: nothing changes, or events get lost. */
 const MOST_QUIET = 4;
 
 /** Where the watch continues; an empty version: everything is listed first. */
 type Position = { version: string; quietConnections: number };
 
-export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects: WatchedObjects<T, Kept>): ListWatch {
-  // The library's own limit on silence must not end a watch before ours.
-  const requestTimeoutMs = 2 * Math.max(TIMES.quietMs, objects.times?.quietMs ?? 0);
-  const watch = Object.assign(new Watch(withKeptConnections(config)), { requestTimeoutMs });
+export function listAndWatch<T, Kept>(config: KubeConfig, objects: WatchedObjects<T, Kept>): ListWatch {
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
   const position: Position = { version: '', quietConnections: 0 };
@@ -76,7 +70,7 @@ export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects
     const served = waiting.splice(0);
     const startedMs = performance.now();
     try {
-      const items = await readPages(objects, position, closing.signal);
+      const items = await readPages(config, objects, position, closing.signal);
       if (!closing.signal.aborted) objects.onList(items, startedMs);
     } catch (error) {
       waiting.push(...served);
@@ -93,17 +87,19 @@ export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects
       interrupt = new AbortController();
       const startedMs = performance.now();
       let failed = false;
+      let retryAfterMs = 0;
       try {
         if (position.version === '' || waiting.length > 0) await listAll();
         if (!closing.signal.aborted && waiting.length === 0)
-          await watchOnce(watch, objects, position, interrupt.signal);
+          await watchOnce(config, objects, position, interrupt.signal);
       } catch (error) {
         failed = true;
+        retryAfterMs = retryAfterMsOf(error);
         if (!closing.signal.aborted) objects.onProblem(describeApiError(error));
       }
       if (closing.signal.aborted || (waiting.length > 0 && !failed)) continue;
       if (failed || performance.now() - startedMs < SHORT_MS)
-        await delay(backoff.nextMs(), undefined, { signal: interrupt.signal }).catch(() => undefined);
+        await delay(backoff.nextMs(retryAfterMs), undefined, { signal: interrupt.signal }).catch(() => undefined);
       else backoff.reset();
     }
   };
@@ -125,90 +121,89 @@ export function listAndWatch<T extends object, Kept>(config: KubeConfig, objects
   };
 }
 
-/** Reads a whole list and sets the version from which to watch. Rejects when `closed` is aborted. */
+/**
+ * Reads a whole list and sets the version from which to watch. Passes no resource version: the answer would not have
+ * to include the latest write. Rejects when `closed` is aborted.
+ */
 async function readPages<T, Kept>(
-  { list, keep }: WatchedObjects<T, Kept>,
+  config: KubeConfig,
+  { path, query, keep, isListed = () => true, times }: WatchedObjects<T, Kept>,
   position: Position,
   closed: AbortSignal,
 ): Promise<readonly Kept[]> {
+  const { pageMs } = { ...TIMES, ...times };
   const items: Kept[] = [];
   let from: string | undefined;
   do {
-    const page = await unlessAborted(list(PAGE, from), closed);
-    for (const item of page.items) items.push(keep(item));
-    from = page.metadata?._continue || undefined;
-    position.version = page.metadata?.resourceVersion ?? '';
+    const part = { ...query, limit: String(PAGE), ...(from !== undefined && { continue: from }) };
+    const reader = createItemReader((object) => {
+      const kept = keep(object as T);
+      if (isListed(kept)) items.push(kept);
+    });
+    const page = await withDeadline(pageMs, closed, async (signal) => {
+      for await (const piece of await getStream(config, path, part, signal)) reader.push(piece);
+      return field(reader.end(), 'metadata');
+    });
+    from = textAt(page, 'continue') || undefined;
+    position.version = textAt(page, 'resourceVersion') ?? '';
   } while (from !== undefined);
   return items;
 }
 
-async function unlessAborted<R>(promise: Promise<R>, signal: AbortSignal): Promise<R> {
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const stop = () => reject(new Error('closed'));
-  signal.addEventListener('abort', stop);
+async function withDeadline<R>(ms: number, closed: AbortSignal, work: (signal: AbortSignal) => Promise<R>): Promise<R> {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(new Error(`no answer within ${ms / 1000} s`)), ms);
   try {
-    return await Promise.race([promise, aborted]);
+    return await work(AbortSignal.any([late.signal, closed]));
   } finally {
-    signal.removeEventListener('abort', stop);
+    clearTimeout(timer);
   }
 }
 
 /** Watches until the connection ends, from either side, or `interrupted` is aborted. */
 async function watchOnce<T, Kept>(
-  watch: Watch,
+  config: KubeConfig,
   objects: WatchedObjects<T, Kept>,
   position: Position,
   interrupted: AbortSignal,
 ): Promise<void> {
-  const { answerMs, quietMs } = objects.times ?? TIMES;
-  const { promise: ended, resolve, reject } = Promise.withResolvers<void>();
+  const { answerMs, quietMs } = { ...TIMES, ...objects.times };
   const connection = new AbortController();
-  interrupted.addEventListener('abort', () => resolve());
-  if (interrupted.aborted) resolve();
-  let over = false;
+  let late: 'unanswered' | 'quiet' | undefined;
   let timer: NodeJS.Timeout | undefined;
-  const endAfter = (ms: number, end: () => void) => {
+  const endAfter = (ms: number, why: typeof late) => {
     clearTimeout(timer);
-    timer = setTimeout(end, ms);
+    timer = setTimeout(() => {
+      late = why;
+      connection.abort();
+    }, ms);
   };
-  const endQuiet = () => {
-    position.quietConnections += 1;
-    if (position.quietConnections >= MOST_QUIET) position.version = '';
-    resolve();
-  };
-  // The API server begins its answer at once, whether there is an event or not.
-  endAfter(answerMs, () => {
-    position.version = '';
-    reject(new Error(`no answer to the watch within ${answerMs / 1000} s`));
-  });
-  const onEvent = (type: string, object: unknown) => {
-    if (over) return;
-    position.quietConnections = 0;
-    endAfter(quietMs, endQuiet);
-    // The library swallows exceptions of this callback.
-    try {
-      if (applyEvent(objects, position, type, object as T) === 'ended') resolve();
-    } catch (error) {
-      reject(error);
-    }
-  };
-  const onEnd = (error: unknown) => {
-    if (over) return;
-    const { statusCode, name } = (error ?? {}) as { statusCode?: number; name?: string };
-    if (statusCode === 410) position.version = '';
-    if (!error || statusCode === 410 || name === 'AbortError') resolve();
-    else reject(error);
-  };
-  const query = { ...objects.query, resourceVersion: position.version, allowWatchBookmarks: 'true' };
-  watch.watch(objects.path, query, onEvent, onEnd).then((open) => {
-    connection.signal.addEventListener('abort', () => open.abort());
-    if (over) open.abort();
-    else endAfter(quietMs, endQuiet);
-  }, reject);
+  const query = { ...objects.query, watch: 'true', resourceVersion: position.version, allowWatchBookmarks: 'true' };
   try {
-    await ended;
+    // The API server begins its answer at once, whether there is an event or not.
+    endAfter(answerMs, 'unanswered');
+    const signal = AbortSignal.any([connection.signal, interrupted]);
+    const pieces = await getStream(config, objects.path, query, signal);
+    endAfter(quietMs, 'quiet');
+    for await (const event of readJsonLines(pieces)) {
+      position.quietConnections = 0;
+      endAfter(quietMs, 'quiet');
+      if (applyEvent(objects, position, event) === 'ended') return;
+    }
+  } catch (error) {
+    if (interrupted.aborted) return;
+    if (late === 'unanswered') {
+      position.version = '';
+      throw new Error(`no answer to the watch within ${answerMs / 1000} s`);
+    }
+    if (late === 'quiet') {
+      position.quietConnections += 1;
+      if (position.quietConnections >= MOST_QUIET) position.version = '';
+      return;
+    }
+    if (statusOf(error) !== 410) throw error;
+    position.version = '';
   } finally {
-    over = true;
     clearTimeout(timer);
     connection.abort();
   }
@@ -218,16 +213,15 @@ async function watchOnce<T, Kept>(
 function applyEvent<T, Kept>(
   { keep, onGone, onChange }: WatchedObjects<T, Kept>,
   position: Position,
-  type: string,
-  object: T,
+  event: unknown,
 ): 'ended' | 'applied' {
+  const [type, object] = [textAt(event, 'type'), field(event, 'object')];
   if (type === 'ERROR') {
     position.version = '';
     return 'ended';
   }
-  if (type === 'DELETED') onGone(keep(object));
-  else if (type !== 'BOOKMARK') onChange(keep(object));
-  const version = field(field(object, 'metadata'), 'resourceVersion');
-  if (typeof version === 'string') position.version = version;
+  if (type === 'DELETED') onGone(keep(object as T));
+  else if (type !== 'BOOKMARK') onChange(keep(object as T));
+  position.version = textAt(field(object, 'metadata'), 'resourceVersion') ?? position.version;
   return 'applied';
 }

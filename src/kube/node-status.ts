@@ -7,7 +7,7 @@ import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { createBackoff } from '../common/backoff.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
-import { describeApiError } from './api-error.ts';
+import { describeApiError, retryAfterMsOf } from './api-error.ts';
 import { createApiClient } from './client.ts';
 import { listAndWatch } from './list-watch.ts';
 import { type GpusReading, gpusToAdvertise } from './node-gpus.ts';
@@ -145,7 +145,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     } catch (error) {
       if (closing) return;
       onProblem(`cannot write the status of node ${nodeName}, which is retried: ${describeApiError(error)}`);
-      waitMs = backoff.nextMs();
+      waitMs = backoff.nextMs(retryAfterMsOf(error));
     } finally {
       writing = false;
     }
@@ -172,7 +172,6 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
   const following = listAndWatch(config, {
     path: '/api/v1/nodes',
     query: { fieldSelector },
-    list: () => api.listNode({ fieldSelector }),
     keep: (node: V1Node) => node,
     onList([node]) {
       if (node) onNode(node);

@@ -2,7 +2,7 @@
 // that has just been bound may be missing.
 import { CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
 import { unlessMissing } from './api-error.ts';
-import { createApiClient, PAGE_MS } from './client.ts';
+import { createApiClient } from './client.ts';
 import { listAndWatch } from './list-watch.ts';
 
 export type ContainerName = {
@@ -50,7 +50,6 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
 }
 
 export function startPodInformer(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
-  const api = createApiClient(config, CoreV1Api, PAGE_MS);
   const reader = createApiClient(config, CoreV1Api, READ_MS);
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
@@ -71,8 +70,6 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
   const following = listAndWatch(config, {
     path: '/api/v1/pods',
     query: { fieldSelector },
-    list: (limit, from) =>
-      api.listPodForAllNamespaces({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
     // The pods of one node are few, and their readers need them whole.
     keep: (pod: V1Pod) => pod,
     onList(items) {

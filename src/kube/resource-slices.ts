@@ -1,7 +1,6 @@
 // Watches the ResourceSlices of this node: DRA drivers write them when they start or divide a GPU. A failure (the
 // cluster has no ResourceSlices, or denies the right to watch them) is reported once and retried.
-import { type KubeConfig, ResourceV1Api, type V1ResourceSlice } from '@kubernetes/client-node';
-import { createApiClient, PAGE_MS } from './client.ts';
+import type { KubeConfig, V1ResourceSlice } from '@kubernetes/client-node';
 import { type ListWatch, listAndWatch } from './list-watch.ts';
 
 /** A cluster without DRA answers each try with 404. */
@@ -15,7 +14,6 @@ export function watchResourceSlices(
   onProblem: (text: string) => void,
   pauseMs = PAUSE_MS,
 ): ListWatch {
-  const api = createApiClient(config, ResourceV1Api, PAGE_MS);
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byName = new Map<string, V1ResourceSlice>();
   let isReported = false;
@@ -27,8 +25,6 @@ export function watchResourceSlices(
   return listAndWatch(config, {
     path: '/apis/resource.k8s.io/v1/resourceslices',
     query: { fieldSelector },
-    list: (limit, from) =>
-      api.listResourceSlice({ fieldSelector, limit, ...(from !== undefined && { _continue: from }) }),
     keep: (slice: V1ResourceSlice) => slice,
     onList(items) {
       byName.clear();

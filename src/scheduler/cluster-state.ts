@@ -1,11 +1,10 @@
 // Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
 // it keeps besides what the evictor must know, and nothing else of either.
-import { CoreV1Api, type KubeConfig, type V1Node, type V1Pod } from '@kubernetes/client-node';
+import type { KubeConfig, V1Node, V1Pod } from '@kubernetes/client-node';
 import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
 import type { Logger } from '../common/logger.ts';
-import { createApiClient, PAGE_MS } from '../kube/client.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, readBoundPod } from './bound-pod.ts';
@@ -60,7 +59,6 @@ type WatchedNode = { readonly name: string; readonly text: string | undefined };
 /** Nodes are written all the time, their GPUs hardly ever: only another text of the annotation is read again. */
 function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: ReadonlyMap<string, string> } {
   const { config, allocations, onWatchProblem, logger } = parts;
-  const api = createApiClient(config, CoreV1Api, PAGE_MS);
   const texts = new Map<string, string>();
   const invalid = new Map<string, string>();
   const forget = (name: string) => {
@@ -84,7 +82,6 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
   };
   const watch = listAndWatch(config, {
     path: '/api/v1/nodes',
-    list: (limit, from) => api.listNode({ limit, ...(from !== undefined && { _continue: from }) }),
     keep: ({ metadata }: V1Node): WatchedNode => ({
       name: metadata?.name ?? '',
       text: nodeGpusText(metadata?.annotations),
@@ -110,14 +107,12 @@ function readWatchedPod(pod: V1Pod): WatchedPod {
   const { metadata, spec } = pod;
   const podUid = metadata?.uid ?? '';
   const read = readBoundPod(pod);
-  // Most pods of a cluster have no grant: one object serves all of them.
   if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, text: '' };
   return { podUid, read, text: `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}` };
 }
 
 function watchBoundPods(parts: ClusterParts) {
   const { config, allocations, inFlight, onWatchProblem, logger } = parts;
-  const api = createApiClient(config, CoreV1Api, PAGE_MS);
   const boundPods = new Map<string, BoundPodFacts>();
   const texts = new Map<string, string>();
   const invalid = new Map<string, string>();
@@ -144,13 +139,9 @@ function watchBoundPods(parts: ClusterParts) {
   const watch = listAndWatch(config, {
     path: '/api/v1/pods',
     query: { fieldSelector: BOUND_POD_FIELDS },
-    list: (limit, from) =>
-      api.listPodForAllNamespaces({
-        fieldSelector: BOUND_POD_FIELDS,
-        limit,
-        ...(from !== undefined && { _continue: from }),
-      }),
     keep: readWatchedPod,
+    // Most pods of a cluster have no grant.
+    isListed: ({ read }) => read.kind !== 'no-grant',
     onList(items, startedMs) {
       const listed = new Set(items.map(({ podUid }) => podUid));
       for (const { podUid } of [...allocations.all()])

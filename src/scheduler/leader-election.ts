@@ -27,7 +27,6 @@ export function followLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = createApiClient(config, CoordinationV1Api);
   const fieldSelector = `metadata.name=${name}`;
   let lease: ObservedLease | undefined;
   const observe = (object: V1Lease) => {
@@ -39,7 +38,6 @@ export function followLease(
   const watch = listAndWatch(config, {
     path: `/apis/coordination.k8s.io/v1/namespaces/${namespace}/leases`,
     query: { fieldSelector },
-    list: () => api.listNamespacedLease({ namespace, fieldSelector }),
     keep: (object: V1Lease) => object,
     onList: ([object]) => (object ? observe(object) : forget()),
     onChange: observe,

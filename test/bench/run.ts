@@ -11,11 +11,12 @@ import { compute } from './compute/compute.ts';
 import { extender } from './extender/extender.ts';
 import { interposer } from './interposer/interposer.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
+import { scale } from './scale/scale.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, burst, compute];
+const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, scale, burst, compute];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   operate: 'there is no run in a cluster yet',

@@ -35,7 +35,18 @@ test('an unknown name is refused with the list of known names', (t) => {
   t.is(code, 2);
   t.deepEqual(rows, []);
   t.regex(text, /no such benchmark: sturm\n/);
-  for (const name of ['interposer', 'storm', 'agent', 'scrape', 'webhook', 'extender', 'burst', 'compute', ...LATER])
+  for (const name of [
+    'interposer',
+    'storm',
+    'agent',
+    'scrape',
+    'webhook',
+    'extender',
+    'scale',
+    'burst',
+    'compute',
+    ...LATER,
+  ])
     t.true(text.includes(name), name);
 });
 
@@ -50,6 +61,17 @@ for (const name of LATER) {
 
 test('the page about benchmarks has every name', (t) => {
   const page = readFileSync(join(ROOT, 'docs/develop/benchmarks.md'), 'utf8');
-  for (const name of ['interposer', 'storm', 'agent', 'scrape', 'webhook', 'extender', 'burst', 'compute', ...LATER])
+  for (const name of [
+    'interposer',
+    'storm',
+    'agent',
+    'scrape',
+    'webhook',
+    'extender',
+    'scale',
+    'burst',
+    'compute',
+    ...LATER,
+  ])
     t.true(page.includes(`\`${name}\``), name);
 });

@@ -99,7 +99,6 @@ test('TCP probes a silent watch within 15 s', async (t) => {
   const { config, sockets } = await startSecureApi(t);
   const following = listAndWatch(config, {
     path: '/api/v1/nodes',
-    list: (limit) => createApiClient(config, CoreV1Api).listNode({ limit }),
     keep: (node: V1Node) => node,
     onList: () => {},
     onChange: () => {},

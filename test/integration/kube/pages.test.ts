@@ -1,45 +1,40 @@
-// A long list arrives in pages, of which only what the caller needs stays in memory.
+// A long list arrives in pages, of which only what the caller needs stays in memory; a list that is cut is read again.
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { CoreV1Api, type V1Node } from '@kubernetes/client-node';
+import type { V1Node } from '@kubernetes/client-node';
 import test from 'ava';
-import { createApiClient } from '../../../src/kube/client.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { eventually } from '../../support/native/node.ts';
-import { answer, startApiServer, watchers } from '../../support/services/api-server.ts';
+import { answer, refuse, startApiServer, watchers } from '../../support/services/api-server.ts';
 
 const PAGES = 4;
 const nodeOf = (name: string, value: string) => ({
   metadata: { name, resourceVersion: '8', annotations: { keep: value, drop: 'x'.repeat(1000) } },
 });
 
-test('the objects of a page are freed before the next page but one is requested', async (t) => {
+test('the objects of a page are freed before the next page is requested', async (t) => {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
   const open = watchers();
+  const listed: WeakRef<V1Node>[] = [];
+  /** At the time of each request of a page: how many objects were kept so far, and how many are still in memory. */
+  const asked: [kept: number, inMemory: number][] = [];
   const { config } = await startApiServer(t, ({ url, isWatch }, response) => {
     if (isWatch) return open.add(response);
+    collect();
+    asked.push([seen.kept, listed.filter((node) => node.deref() !== undefined).length]);
     const page = Number(url.searchParams.get('continue') ?? 0);
     const metadata = { resourceVersion: '7', ...(page + 1 < PAGES && { continue: String(page + 1) }) };
     const items = [nodeOf(`a${page}`, 'one'), nodeOf(`b${page}`, 'two')];
     answer(response, 200, { kind: 'NodeList', apiVersion: 'v1', metadata, items });
   });
-  const client = createApiClient(config, CoreV1Api);
-  const listed: WeakRef<V1Node>[] = [];
-  /** At the time of each request of a page: how many objects were kept so far, and how many are still in memory. */
-  const asked: [kept: number, inMemory: number][] = [];
   const seen = { kept: 0, lists: [] as (readonly string[])[], changed: [] as string[], gone: [] as string[] };
   const following = listAndWatch(config, {
     path: '/api/v1/nodes',
-    async list(limit, from) {
-      collect();
-      asked.push([seen.kept, listed.filter((node) => node.deref() !== undefined).length]);
-      const page = await client.listNode({ limit, ...(from !== undefined && { _continue: from }) });
-      for (const node of page.items) listed.push(new WeakRef(node));
-      return page;
-    },
-    keep({ metadata }: V1Node) {
+    keep(node: V1Node) {
+      const { metadata } = node;
       seen.kept += 1;
+      listed.push(new WeakRef(node));
       return `${metadata?.name} ${metadata?.annotations?.keep}`;
     },
     onList: (items) => seen.lists.push(items),
@@ -55,7 +50,7 @@ test('the objects of a page are freed before the next page but one is requested'
     [0, 2, 4, 6],
   );
   t.true(
-    asked.every(([, inMemory]) => inMemory <= 2),
+    asked.every(([, inMemory]) => inMemory <= 1),
     JSON.stringify(asked),
   );
   await eventually(() => open.open.size > 0 || undefined, 'a watch');
@@ -63,4 +58,69 @@ test('the objects of a page are freed before the next page but one is requested'
   open.send('DELETED', nodeOf('b3', 'two'));
   await eventually(() => seen.gone.length > 0 || undefined, 'the changes');
   t.deepEqual([seen.changed, seen.gone], [['a0 three'], ['b3 two']]);
+});
+
+test('a list that is cut within a page, or whose next page has expired, is read again from its start', async (t) => {
+  const open = watchers();
+  const asked: string[] = [];
+  const { config } = await startApiServer(t, ({ url, isWatch }, response) => {
+    if (isWatch) return open.add(response);
+    const from = url.searchParams.get('continue') ?? '';
+    asked.push(from);
+    if (from === '')
+      return answer(response, 200, {
+        metadata: { resourceVersion: '7', continue: 'second' },
+        items: [nodeOf('a', 'one')],
+      });
+    const tries = asked.filter((page) => page === 'second').length;
+    if (tries === 1) return refuse(response, 410, 'the continue token has expired');
+    const text = JSON.stringify({ metadata: { resourceVersion: '7' }, items: [nodeOf('b', 'two'), nodeOf('c', 'x')] });
+    if (tries > 3) return response.end(text);
+    response.writeHead(200).write(text.slice(0, -200), () => (tries === 2 ? response.destroy() : response.end()));
+  });
+  const lists: (readonly string[])[] = [];
+  const problems: string[] = [];
+  const following = listAndWatch(config, {
+    path: '/api/v1/nodes',
+    keep: ({ metadata }: V1Node) => metadata?.name ?? '',
+    isListed: (name) => name !== 'c',
+    onList: (items) => lists.push(items),
+    onChange: () => {},
+    onGone: () => {},
+    onProblem: (text) => problems.push(text),
+    pauseMs: { firstMs: 1, mostMs: 1 },
+  });
+  t.teardown(() => following.close());
+  await following.ready;
+  t.deepEqual(lists, [['a', 'b']]);
+  t.deepEqual(asked, ['', 'second', '', 'second', '', 'second', '', 'second']);
+  t.is(problems[0], 'status 410: the continue token has expired');
+  t.is(problems[2], 'the list ended too early');
+  t.is(problems.length, 3);
+});
+
+test('a list and a watch are tried again no sooner than the API server asks for', async (t) => {
+  const open = watchers();
+  const atMs: number[] = [];
+  const { config } = await startApiServer(t, ({ isWatch }, response) => {
+    if (!isWatch) return answer(response, 200, { metadata: { resourceVersion: '7' }, items: [] });
+    atMs.push(performance.now());
+    if (atMs.length > 1) return open.add(response);
+    response.setHeader('Retry-After', '1');
+    refuse(response, 429, 'too many requests');
+  });
+  const problems: string[] = [];
+  const following = listAndWatch(config, {
+    path: '/api/v1/nodes',
+    keep: (node: V1Node) => node,
+    onList: () => {},
+    onChange: () => {},
+    onGone: () => {},
+    onProblem: (text) => problems.push(text),
+    pauseMs: { firstMs: 1, mostMs: 1 },
+  });
+  t.teardown(() => following.close());
+  const [first = 0, second = 0] = await eventually(() => (atMs.length > 1 ? atMs : undefined), 'a second watch');
+  t.true(second - first >= 1000, `${second - first} ms`);
+  t.deepEqual(problems, ['status 429: too many requests']);
 });

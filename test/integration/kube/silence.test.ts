@@ -41,17 +41,15 @@ async function startApi(t: ExecutionContext) {
 type Api = Awaited<ReturnType<typeof startApi>>;
 
 function followNodes(t: ExecutionContext, api: Api, times: { answerMs: number; quietMs: number }, pageMs = 30_000) {
-  const client = createApiClient(api.config, CoreV1Api, pageMs);
   const seen = { problems: [] as string[] };
   const following = listAndWatch(api.config, {
     path: '/api/v1/nodes',
-    list: (limit) => client.listNode({ limit }),
     keep: (node: V1Node) => node,
     onList: () => {},
     onChange: () => {},
     onGone: () => {},
     onProblem: (text) => seen.problems.push(text),
-    times,
+    times: { ...times, pageMs },
   });
   t.teardown(() => following.close());
   return { seen, following };
