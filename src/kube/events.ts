@@ -1,34 +1,25 @@
-// Writes Events about pods: what the agent or the scheduler did to them.
-import { CoreV1Api, type CoreV1Event, type KubeConfig } from '@kubernetes/client-node';
+// Writes Events about pods: what the agent or the scheduler did to them. event-correlator.ts decides which are written.
+import { randomBytes } from 'node:crypto';
+import { setTimeout as delay } from 'node:timers/promises';
+import { CoreV1Api, type CoreV1Event, type KubeConfig, PatchStrategy, setHeaderOptions } from '@kubernetes/client-node';
 import { ACTION_ANNOTATION } from '../api/names.ts';
-import { describeApiError } from './api-error.ts';
+import { EVENT_QUOTA, remember } from '../common/quota.ts';
+import { describeApiError, retryAfterMsOf, statusOf } from './api-error.ts';
 import { createApiClient } from './client.ts';
-
-export type PodEvent = {
-  readonly namespace: string;
-  readonly pod: string;
-  readonly podUid: string;
-  /** Absent: the Event is about the whole pod. */
-  readonly container?: string;
-  readonly reason: string;
-  /** What the agent did, for programs that read the Event. */
-  readonly action?: string;
-  readonly type: 'Warning' | 'Normal';
-  readonly message: string;
-  readonly atMs: number;
-  /** The agent of a node, or a replica of another component. */
-  readonly by: { readonly component: keyof typeof REPORTERS; readonly instance: string };
-};
+import { createEventCorrelator, type EventWrite, type PodEvent } from './event-correlator.ts';
 
 const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
 /** The API server refuses longer messages. */
 const LONGEST_MESSAGE = 1024;
 
-export function buildEvent(event: PodEvent): CoreV1Event {
-  const at = new Date(event.atMs);
+/** `name`: of the Event, the same for all of its series. */
+export function buildEvent(
+  event: PodEvent,
+  { name, count, firstMs }: Pick<EventWrite, 'count' | 'firstMs'> & { readonly name: string },
+): CoreV1Event {
   return {
     metadata: {
-      generateName: `${event.pod.slice(0, 200)}.cotenant-`,
+      name,
       namespace: event.namespace,
       ...(event.action !== undefined && { annotations: { [ACTION_ANNOTATION]: event.action } }),
     },
@@ -43,26 +34,63 @@ export function buildEvent(event: PodEvent): CoreV1Event {
     reason: event.reason,
     message: event.message.slice(0, LONGEST_MESSAGE),
     type: event.type,
-    count: 1,
-    firstTimestamp: at,
-    lastTimestamp: at,
+    count,
+    firstTimestamp: new Date(firstMs),
+    lastTimestamp: new Date(event.atMs),
     source: { component: `cotenant-${event.by.component}`, host: event.by.instance },
     reportingComponent: REPORTERS[event.by.component],
     reportingInstance: event.by.instance,
   };
 }
 
-/** An Event that cannot be written is dropped: the action that it is about goes on. */
+/**
+ * An Event that cannot be written is dropped: the action that it is about goes on. It is tried once more where the API
+ * server asks for a pause.
+ */
 export function createEventWriter(
   config: KubeConfig,
   onProblem: (text: string) => void,
 ): (event: PodEvent) => Promise<void> {
   const api = createApiClient(config, CoreV1Api);
-  return async (event) => {
-    try {
-      await api.createNamespacedEvent({ namespace: event.namespace, body: buildEvent(event) });
-    } catch (error) {
-      onProblem(`cannot write the Event for ${event.namespace}/${event.pod}: ${describeApiError(error)}`);
+  const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
+  const correlate = createEventCorrelator();
+  /** By series: the Event's name, and its last write, which the next one waits for. */
+  const written = new Map<string, { readonly name: string; readonly done: Promise<void> }>();
+
+  const write = async (next: EventWrite, name: string): Promise<void> => {
+    const { namespace } = next.event;
+    const body = buildEvent(next.event, { ...next, name });
+    if (next.count > 1) {
+      const { count, message, lastTimestamp } = body;
+      try {
+        await api.patchNamespacedEvent({ name, namespace, body: { count, message, lastTimestamp } }, asMerge);
+        return;
+      } catch (error) {
+        // Events are deleted after an hour, and the first write may have failed.
+        if (statusOf(error) !== 404) throw error;
+      }
     }
+    await api.createNamespacedEvent({ namespace, body });
+  };
+  const tryToWrite = async (next: EventWrite, name: string): Promise<void> => {
+    try {
+      await write(next, name).catch(async (error: unknown) => {
+        const pauseMs = retryAfterMsOf(error);
+        if (pauseMs === 0) throw error;
+        await delay(pauseMs * (1 + Math.random() / 2), undefined, { ref: false });
+        await write(next, name);
+      });
+    } catch (error) {
+      onProblem(`cannot write the Event for ${next.event.namespace}/${next.event.pod}: ${describeApiError(error)}`);
+    }
+  };
+  return async (event) => {
+    const next = correlate(event);
+    if (!next) return;
+    const before = written.get(next.key);
+    const name = before?.name ?? `${event.pod.slice(0, 200)}.cotenant-${randomBytes(6).toString('hex')}`;
+    const done = (before?.done ?? Promise.resolve()).then(() => tryToWrite(next, name));
+    remember(written, next.key, { name, done }, EVENT_QUOTA.mostKeys);
+    await done;
   };
 }

@@ -48,6 +48,8 @@ export type ActionRecord = {
   /** A sentence on the refusal. */
   readonly detail?: string;
   readonly processes: readonly Pick<Signaled, 'pid' | 'startTicks' | 'command' | 'result'>[];
+  /** How many records of this grant before it were left out, because it exceeds its quota of them. */
+  readonly omitted?: number;
 };
 
 const MIB = 1024 * 1024;

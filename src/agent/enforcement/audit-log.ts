@@ -14,6 +14,7 @@ import {
 import { join } from 'node:path';
 import * as v from 'valibot';
 import type { Logger } from '../../common/logger.ts';
+import { createQuota, EVENT_QUOTA, remember } from '../../common/quota.ts';
 import { attempt } from '../../common/result.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { type ActionRecord, readRecord } from './action-record.ts';
@@ -43,6 +44,17 @@ const PIECE_BYTES = 256 * 1024;
 /** Limit of the lines that wait for disk space. */
 const MOST_WAITING_BYTES = 4 * MIB;
 
+/**
+ * Actions that a container can cause without end, by exceeding its grant again and again. Beyond the quota of its grant
+ * they are counted only, so that they push nothing of other grants out of the log.
+ */
+const REPEATABLE: ReadonlySet<ActionRecord['action']> = new Set([
+  'warn',
+  'refuse',
+  'would-stop',
+  'close-gate',
+  'open-gate',
+]);
 /** Actions that change no enforcement state. */
 const STATELESS: ReadonlySet<ActionRecord['action']> = new Set(['warn', 'refuse', 'would-stop']);
 /** Without parsing the line: quotation marks inside of texts are escaped. */
@@ -98,10 +110,13 @@ export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, append
     for (; bytes > MOST_WAITING_BYTES; bytes -= waiting.shift()?.length ?? bytes)
       log.warn('audit.log: too many records wait for disk space; the oldest one is only in this log');
   };
+  const admit = createAdmission();
   return {
     interrupted: stopping.interrupted,
     begin: stopping.begin,
-    add(record) {
+    add(given) {
+      const record = admit(given);
+      if (!record) return;
       recent.push(record);
       if (recent.length > RECENT) recent.shift();
       if (!STATELESS.has(record.action)) steps.push(record);
@@ -127,6 +142,25 @@ export function openAudit(stateFolder: string, log: Pick<Logger, 'warn'>, append
     },
     recent: () => recent,
     steps: () => steps,
+  };
+}
+
+/** Applies the quota; what it gives says how many records of the grant were left out before it. */
+function createAdmission(): (record: ActionRecord) => ActionRecord | undefined {
+  const quota = createQuota();
+  const omitted = new Map<string, { count: number; gate: boolean }>();
+  return (record) => {
+    const { grantId, action } = record;
+    const before = omitted.get(grantId);
+    // The gate's opening is recorded where its closing is.
+    const isAdmitted =
+      !REPEATABLE.has(action) || (action === 'open-gate' ? before?.gate !== true : quota.take(grantId, record.atMs));
+    const gate = action === 'close-gate' ? !isAdmitted : action !== 'open-gate' && before?.gate === true;
+    const count = isAdmitted ? 0 : (before?.count ?? 0) + 1;
+    if (count > 0 || gate) remember(omitted, grantId, { count, gate }, EVENT_QUOTA.mostKeys);
+    else omitted.delete(grantId);
+    if (!isAdmitted) return undefined;
+    return before && before.count > 0 ? { ...record, omitted: before.count } : record;
   };
 }
 

@@ -7,7 +7,7 @@ import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { type AgentCluster, startAgent } from '../../agent/start.ts';
 import { GRANT_ANNOTATION } from '../../api/names.ts';
 import type { Logger } from '../../common/logger.ts';
-import type { PodEvent } from '../../kube/events.ts';
+import type { PodEvent } from '../../kube/event-correlator.ts';
 import type { ContainerName } from '../../kube/pod-informer.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';

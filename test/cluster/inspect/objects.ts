@@ -15,6 +15,7 @@ import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
+import type { PodEvent } from '../../../src/kube/event-correlator.ts';
 import { buildEvent } from '../../../src/kube/events.ts';
 import { eventually } from '../../support/native/node.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
@@ -270,7 +271,8 @@ export async function setUp(bed: Bed): Promise<void> {
     const [status] = bed.get<Pod>('pod', 'cheat', 'team')?.status?.containerStatuses ?? [];
     return status?.lastState?.terminated ?? status?.state?.terminated;
   }, 'the cheat has ended');
-  const event = buildEvent({
+  const atMs = Date.parse(stopped.finishedAt ?? '');
+  const about: PodEvent = {
     namespace: 'team',
     pod: 'cheat',
     podUid: bed.get<Pod>('pod', 'cheat', 'team')?.metadata.uid ?? '',
@@ -279,9 +281,10 @@ export async function setUp(bed: Bed): Promise<void> {
     type: 'Warning',
     action: 'kill',
     message: STOP,
-    atMs: Date.parse(stopped.finishedAt ?? ''),
+    atMs,
     by: { component: 'agent', instance: NODE_NAME },
-  });
+  };
+  const event = buildEvent(about, { name: 'cheat.stopped', count: 1, firstMs: atMs });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
   const args = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
   must(bed.kubectl('-n', 'team', ...args, 'train', 'two', AGENT));

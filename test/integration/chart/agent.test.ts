@@ -134,7 +134,7 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
     rules.map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
     [
       'pods: get,list,watch',
-      'events: create',
+      'events: create,patch',
       'resourceslices: list,watch',
       'nodes: list,watch',
       'nodes/status: patch',

@@ -88,7 +88,7 @@ function explained(action: ActionRecord['action']): string {
     result: 'sent',
   });
   const events = eventsOf([{ ...record, podUid: uid }], 'node-1').map(
-    (event) => JSON.parse(JSON.stringify(buildEvent(event))) as Event,
+    (event) => JSON.parse(JSON.stringify(buildEvent(event, { name: 'e', count: 1, firstMs: event.atMs }))) as Event,
   );
   return explain({ ...known, events }, NOW)
     .causes.map(({ text }) => text)

@@ -174,7 +174,6 @@ test('an Event names pod, container, reason and node; a failed write is reported
   t.is(api.posts[0]?.path, '/api/v1/namespaces/team/events');
   t.like(api.posts[0]?.body, {
     metadata: {
-      generateName: 'one.cotenant-',
       namespace: 'team',
       annotations: { 'cotenant.io/action': 'kill' },
     },
@@ -192,6 +191,10 @@ test('an Event names pod, container, reason and node; a failed write is reported
     lastTimestamp: '2026-01-02T00:00:00.000Z',
     source: { component: 'cotenant-agent', host: 'node-a' },
   });
+  t.regex(
+    String(api.posts[0]?.body.metadata && (api.posts[0].body.metadata as { name?: string }).name),
+    /^one\.cotenant-/,
+  );
   api.status = 403;
   await report(event);
   t.regex(problems[0] ?? '', /^cannot write the Event for team\/one: status 403: on purpose$/);

@@ -1,0 +1,62 @@
+// Events as the API server gets them: a repeated one counts up the first, and a busy API server gets its pause.
+import test from 'ava';
+import type { PodEvent } from '../../../src/kube/event-correlator.ts';
+import { createEventWriter } from '../../../src/kube/events.ts';
+import { answer, refuse, startApiServer } from '../../support/services/api-server.ts';
+
+type Sent = {
+  readonly method: string;
+  readonly path: string;
+  readonly body: Record<string, unknown>;
+  readonly ms: number;
+};
+
+const event = (more: Partial<PodEvent> = {}): PodEvent => ({
+  ...{ namespace: 'team', pod: 'one', podUid: 'u1', reason: 'Warned', type: 'Warning', message: 'm', atMs: 0 },
+  by: { component: 'agent', instance: 'node-a' },
+  ...more,
+});
+
+test('a repeated Event counts up the first one, or is created again where that is gone', async (t) => {
+  const sent: Sent[] = [];
+  let gone = false;
+  const { config } = await startApiServer(t, async ({ method, url, body }, response) => {
+    sent.push({ method, path: url.pathname, body: (await body()) as Sent['body'], ms: performance.now() });
+    if (method === 'PATCH' && gone) return refuse(response, 404, 'no such Event');
+    return answer(response, 200, {});
+  });
+  const problems: string[] = [];
+  const report = createEventWriter(config, (text) => problems.push(text));
+  await Promise.all([report(event()), report(event({ atMs: 1000 }))]);
+  gone = true;
+  await report(event({ atMs: 2000 }));
+  t.deepEqual(problems, []);
+  t.deepEqual(
+    sent.map(({ method, body }) => [method, body.count]),
+    [
+      ['POST', 1],
+      ['PATCH', 2],
+      ['PATCH', 3],
+      ['POST', 3],
+    ],
+  );
+  const { name = '' } = (sent[0]?.body.metadata ?? {}) as { name?: string };
+  t.regex(name, /^one\.cotenant-[0-9a-f]{12}$/);
+  t.is(sent[1]?.path, `/api/v1/namespaces/team/events/${name}`);
+  t.is(sent[1]?.body.lastTimestamp, '1970-01-01T00:00:01.000Z');
+  t.is(sent[3]?.body.firstTimestamp, '1970-01-01T00:00:00.000Z');
+});
+
+test('an Event that a busy API server refuses is written once more, no sooner than it asks for', async (t) => {
+  const sent: number[] = [];
+  const { config } = await startApiServer(t, (_, response) => {
+    sent.push(performance.now());
+    response.setHeader('Retry-After', '1');
+    return refuse(response, 429, 'too many requests');
+  });
+  const problems: string[] = [];
+  await createEventWriter(config, (text) => problems.push(text))(event());
+  t.is(sent.length, 2);
+  t.true((sent[1] ?? 0) - (sent[0] ?? 0) >= 1000);
+  t.deepEqual(problems, ['cannot write the Event for team/one: status 429: too many requests']);
+});
