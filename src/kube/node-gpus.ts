@@ -19,17 +19,27 @@ export type GpusReading = NodeGpus & {
   readonly health?: HealthState | undefined;
 };
 
+/** What is known of a pod that holds a grant on the node. `unknown`: the pods were not listed yet, or the list is late. */
+export type HolderState =
+  | { readonly kind: 'unknown' | 'gone' }
+  | { readonly kind: 'present'; readonly grantText: string | undefined };
+export type HolderStateOf = (holder: AgentGrant & { readonly podUid: string }) => HolderState;
+
+/** Containers that hold a grant, each once per GPU, as the kubelet counts them. */
+export function heldSlots(grants: readonly AgentGrant[]): number {
+  const demands = grants.flatMap(({ podUid, containers }) =>
+    podUid === undefined ? [] : [...demandOf(containers).values()],
+  );
+  return demands.reduce((sum, { tenants }) => sum + tenants, 0);
+}
+
 /**
  * The GPUs to advertise after `shown`: those that were read, a lost GPU with the memory that it had, and, as not
  * healthy, those that are missing while pods hold grants on them or the driver does not answer. When a kubelet
- * restarts, it ends running pods that request more than the node advertises. `grantTextOf`: the grant annotation of a
- * pod on this node.
+ * restarts, it ends running pods that request more than the node advertises. What a pod holds that is gone counts as
+ * granted by the agent: the scheduler no longer knows of it.
  */
-export function gpusToAdvertise(
-  reading: GpusReading,
-  shown: NodeGpus | undefined,
-  grantTextOf: (podUid: string) => string | undefined,
-): NodeGpus {
+export function gpusToAdvertise(reading: GpusReading, shown: NodeGpus | undefined, stateOf: HolderStateOf): NodeGpus {
   const { mostTenantsPerGpu, gpus, complete, grants } = reading;
   const ofPods = new Set(
     grants.flatMap(({ podUid, containers }) =>
@@ -42,8 +52,10 @@ export function gpusToAdvertise(
   );
   for (const { gpuUuid } of gpus) before.delete(gpuUuid);
   const missing = [...before.values()].filter(({ gpuUuid }) => !complete || ofPods.has(gpuUuid));
-  const others = unscheduledDemand(grants, (podUid) => {
-    const grant = parsePodGrant(grantTextOf(podUid) ?? '');
+  const others = unscheduledDemand(grants, (holder) => {
+    const state = stateOf(holder);
+    if (state.kind !== 'present') return state.kind === 'gone' ? new Map() : undefined;
+    const grant = parsePodGrant(state.grantText ?? '');
     return grant.ok ? demandOf(grant.value.containers) : undefined;
   });
   return {

@@ -10,15 +10,14 @@ import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { describeApiError, retryAfterMsOf } from './api-error.ts';
 import { createApiClient } from './client.ts';
 import { listAndWatch } from './list-watch.ts';
-import { type GpusReading, gpusToAdvertise } from './node-gpus.ts';
+import { type GpusReading, gpusToAdvertise, type HolderStateOf, heldSlots } from './node-gpus.ts';
 
 export type AdvertisingOptions = {
   readonly config: KubeConfig;
   readonly nodeName: string;
   /** Undefined: not known yet; the Node is left unchanged. */
   readonly gpus: () => GpusReading | undefined;
-  /** The grant annotation of a pod on this node, where the pod is known. */
-  readonly grantTextOf: (podUid: string) => string | undefined;
+  readonly stateOf: HolderStateOf;
   /** Called with the Node's labels whenever they may have changed. */
   readonly onLabels?: (labels: Readonly<Record<string, string>>) => void;
   /** Also advertises how many containers the node takes; false: a device plugin does. */
@@ -56,19 +55,20 @@ const LEAST_BETWEEN_WRITES_MS = 1000;
 const RETRY_MS = { firstMs: 1000, mostMs: 60_000 };
 
 /**
- * `withSlots`: no device plugin counts containers. GPUs that are not healthy still count in the amounts, because the
- * kubelet admitted running pods by them; the annotation of each GPU keeps new pods off.
+ * `held`: containers that hold a grant, below which the number of containers is not lowered; undefined: a device plugin
+ * counts them. GPUs that are not healthy still count in the amounts, because the kubelet admitted running pods by them;
+ * the annotation of each GPU keeps new pods off.
  */
 export function buildNodePatch(
   offered: NodeGpus,
-  withSlots: boolean,
+  held: number | undefined,
   ...conditions: readonly (NodeCondition | undefined)[]
 ): NodePatch {
   const { gpus } = offered;
   const amounts = {
     [GPU_MEMORY]: String(gpus.reduce((sum, gpu) => sum + gpu.usableBytes, 0)),
     [GPU_CORES]: String(100 * gpus.length),
-    ...(withSlots && { [GPU]: String(offered.mostTenantsPerGpu * gpus.length) }),
+    ...(held !== undefined && { [GPU]: String(Math.max(offered.mostTenantsPerGpu * gpus.length, held)) }),
   };
   const known = conditions.filter((condition) => condition !== undefined);
   return {
@@ -113,7 +113,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 }
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
-  const { config, nodeName, gpus, grantTextOf, withSlots, onProblem } = options;
+  const { config, nodeName, gpus, stateOf, withSlots, onProblem } = options;
   const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
   const api = createApiClient(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
@@ -129,8 +129,8 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     if (!seen || !reading) return;
     const now = new Date();
     const patch = buildNodePatch(
-      gpusToAdvertise(reading, shownGpus(seen), grantTextOf),
-      withSlots,
+      gpusToAdvertise(reading, shownGpus(seen), stateOf),
+      withSlots ? heldSlots(reading.grants) : undefined,
       buildCondition(FENCES_HOLD, reading.fences, seen, now),
       buildCondition(GPUS_HEALTHY, reading.health, seen, now),
     );

@@ -18,6 +18,8 @@ export type NodePods = {
   named(namespace: string, pod: string): V1Pod | undefined;
   /** Calls the listener with each pod, now and whenever it changes. */
   listen(listener: (pod: V1Pod) => void): void;
+  /** Calls the listener when a pod was deleted, or is missing in a new list. */
+  listenGone(listener: () => void): void;
   /** Reads the pod from the API server; undefined: it does not exist. Rejects where there is no answer within 3 s. */
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
   /** Resolves when the first list is complete. */
@@ -55,6 +57,10 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
   const listeners: ((pod: V1Pod) => void)[] = [];
+  const goneListeners: (() => void)[] = [];
+  const tellGone = () => {
+    for (const listener of goneListeners) listener();
+  };
   const forget = (pod: V1Pod) => {
     const uid = pod.metadata?.uid ?? '';
     const before = byPod.get(uid);
@@ -76,9 +82,13 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
       byPod.clear();
       byContainer.clear();
       for (const pod of items) learn(pod);
+      tellGone();
     },
     onChange: learn,
-    onGone: forget,
+    onGone(pod) {
+      forget(pod);
+      tellGone();
+    },
     onProblem: (text) => onProblem(`the watch of this node's pods failed and is retried: ${text}`),
   });
   return {
@@ -90,6 +100,7 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
       listeners.push(listener);
       for (const pod of byPod.values()) listener(pod);
     },
+    listenGone: (listener) => void goneListeners.push(listener),
     read: (namespace, pod) => unlessMissing(reader.readNamespacedPod({ namespace, name: pod })),
     ready: following.ready,
     close: following.close,

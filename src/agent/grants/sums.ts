@@ -14,7 +14,8 @@ export function heldBy(grants: readonly Grant[]): readonly AgentGrant[] {
         ? { kind: owner.kind, ...(owner.initIndex !== undefined && { initIndex: owner.initIndex }), gpus }
         : { kind: 'app' as const, gpus },
     );
-    return { ...(podUid && { podUid }), containers };
+    const pod = own[0] && { namespace: own[0].namespace, name: own[0].pod };
+    return { ...(podUid && pod && { podUid, pod }), containers };
   });
 }
 

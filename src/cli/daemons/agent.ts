@@ -5,7 +5,6 @@ import { type AgentConfiguration, DEFAULTS } from '../../agent/config.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { type AgentCluster, startAgent } from '../../agent/start.ts';
-import { GRANT_ANNOTATION } from '../../api/names.ts';
 import type { Logger } from '../../common/logger.ts';
 import type { PodEvent } from '../../kube/event-correlator.ts';
 import type { ContainerName } from '../../kube/pod-informer.ts';
@@ -89,6 +88,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const { createEventWriter } = await import('../../kube/events.ts');
   const { startPodInformer } = await import('../../kube/pod-informer.ts');
   const { startAdvertising } = await import('../../kube/node-status.ts');
+  const { createHolderStates } = await import('../../kube/grant-holders.ts');
   const { describeApiError } = await import('../../kube/api-error.ts');
   const { createEvictCall } = await import('../../kube/eviction.ts');
   const { createTokenReviewer } = await import('../../kube/token-review.ts');
@@ -121,10 +121,16 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
     deviceUuids: () => uuids,
     onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
     advertise(gpus, withSlots, onLabels) {
-      const grantTextOf = (podUid: string) => pods.cached(podUid)?.metadata?.annotations?.[GRANT_ANNOTATION];
-      const onProblem = log.component('node-status').warn;
-      const advertising = startAdvertising({ config, nodeName, gpus, grantTextOf, withSlots, onLabels, onProblem });
-      void pods.ready.then(advertising.changed);
+      const { warn } = log.component('node-status');
+      const stateOf = createHolderStates({
+        pods,
+        onChange: () => advertising.changed(),
+        onGone: ({ namespace, name }) =>
+          warn('the pod is gone from the API server and still holds its grant here, which counts as taken', {
+            pod: `${namespace}/${name}`,
+          }),
+      });
+      const advertising = startAdvertising({ config, nodeName, gpus, stateOf, withSlots, onLabels, onProblem: warn });
       return advertising;
     },
     reportActions(records) {

@@ -56,7 +56,7 @@ if (import.meta.main) {
   const advertising = startAdvertising({
     ...{ config, nodeName, onProblem },
     gpus: () => gpus,
-    grantTextOf: () => undefined,
+    stateOf: () => ({ kind: 'unknown' }),
     withSlots: false,
   });
   const nri = startNri({

@@ -3,7 +3,7 @@ import test from 'ava';
 import type { GpuDemand } from '../../../src/api/gpu.ts';
 import { type ContainerGrant, formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import type { NodeGpus } from '../../../src/api/node-annotation.ts';
-import { type GpusReading, gpusToAdvertise } from '../../../src/kube/node-gpus.ts';
+import { type GpusReading, gpusToAdvertise, type HolderState, heldSlots } from '../../../src/kube/node-gpus.ts';
 
 const uuid = (number: number) => `GPU-00000000-0000-4000-8000-${String(number).padStart(12, '0')}`;
 const one = { name: 'main', kind: 'app', memoryIsolation: 'on' } as const;
@@ -30,14 +30,18 @@ const advertised = (
   reading: Omit<GpusReading, 'mostTenantsPerGpu'>,
   shown?: NodeGpus,
   texts: Record<string, string> = {},
-) => gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, shown, (podUid) => texts[podUid]).gpus;
+) => gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, shown, ({ podUid }) => stateOf(texts[podUid])).gpus;
+const stateOf = (grantText: string | undefined): HolderState => {
+  if (grantText === 'gone') return { kind: 'gone' };
+  return grantText === undefined ? { kind: 'unknown' } : { kind: 'present', grantText };
+};
 
 test('a missing GPU stays, not healthy, while pods hold grants on it', (t) => {
   const reading = { gpus: [gpuOf(1)], complete: true, grants: [grantOf(1, [1, 2], 'p')] };
   t.deepEqual(advertised(reading, known), [gpuOf(1), gpuOf(2, false)]);
   t.deepEqual(advertised({ ...reading, grants: [] }, known), [gpuOf(1)]);
   t.deepEqual(advertised(reading), [gpuOf(1)]);
-  const all = gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, known, () => undefined);
+  const all = gpusToAdvertise({ mostTenantsPerGpu: 20, ...reading }, known, () => ({ kind: 'unknown' }));
   t.is(all.mostTenantsPerGpu, 20);
 });
 
@@ -85,6 +89,7 @@ const OTHERS: [
   ],
   ['a pod whose grant shrank', [grantOf(100, [0], 'p')], { p: annotated(300) }, [undefined, undefined]],
   ['a pod that is not known', [grantOf(500, [0], 'p')], {}, [undefined, undefined]],
+  ['a pod that is gone', [grantOf(500, [0], 'p')], { p: 'gone' }, [demand(500, 20, 1), undefined]],
   ['a pod whose annotation cannot be read', [grantOf(500, [0], 'p')], { p: '{' }, [undefined, undefined]],
 ];
 
@@ -97,3 +102,10 @@ for (const [what, grants, texts, others] of OTHERS) {
     t.deepEqual(found, others);
   });
 }
+
+test('each container of a pod counts once per GPU, init containers beside none, and processes not at all', (t) => {
+  t.is(heldSlots([]), 0);
+  t.is(heldSlots([grantOf(1, [0, 1]), grantOf(1, [0], 'p')]), 1);
+  const [app, init] = [grantOf(1, [0, 1], 'q'), grantOf(1, [0], 'q', 'init')];
+  t.is(heldSlots([{ ...app, containers: [...app.containers, ...init.containers] }]), 2);
+});

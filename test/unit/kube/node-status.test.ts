@@ -19,14 +19,14 @@ const GPUS: NodeGpus = {
     healthy: index < 2,
   })),
 };
-const patch = buildNodePatch(GPUS, true);
+const patch = buildNodePatch(GPUS, 0);
 
 test('amounts include unhealthy GPUs, which the annotation marks', (t) => {
   const amounts = { 'cotenant.io/gpu-memory': String(60_141 * 2 ** 20), 'cotenant.io/gpu-cores': '300' };
   const withSlots = { ...amounts, 'cotenant.io/gpu': '150' };
   t.deepEqual(patch.status, { capacity: withSlots, allocatable: withSlots });
   t.deepEqual(
-    buildNodePatch(GPUS, false).status,
+    buildNodePatch(GPUS, undefined).status,
     { capacity: amounts, allocatable: amounts },
     'a device plugin counts slots',
   );
@@ -77,7 +77,7 @@ test('a condition is written when it changes, and keeps its transition time', (t
   t.is(buildCondition(FENCES_HOLD, undefined, {}, first), undefined);
   const condition = buildCondition(FENCES_HOLD, state, {}, first);
   t.like(condition, { ...state, type: 'CotenantFencesHold', lastTransitionTime: first.toISOString() });
-  const withCondition = buildNodePatch(GPUS, true, condition);
+  const withCondition = buildNodePatch(GPUS, 0, condition);
   const plain = nodeOf(patch);
   t.false(shows(plain, withCondition));
   const conditions = [
@@ -94,12 +94,12 @@ test('a condition is written when it changes, and keeps its transition time', (t
   const fixed = { status: 'True', reason: 'FencesHold', message: '' } as const;
   t.is(buildCondition(FENCES_HOLD, fixed, shown, later)?.lastTransitionTime, later.toISOString());
   for (const change of [fixed, { ...state, message: 'other' }])
-    t.false(shows(shown, buildNodePatch(GPUS, true, buildCondition(FENCES_HOLD, change, shown, later))));
+    t.false(shows(shown, buildNodePatch(GPUS, 0, buildCondition(FENCES_HOLD, change, shown, later))));
 });
 
 test('a GPU that does not enforce limits has the reason, and its amounts stay', (t) => {
   const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
-  const unfenced = buildNodePatch({ ...GPUS, gpus }, true);
+  const unfenced = buildNodePatch({ ...GPUS, gpus }, 0);
   t.deepEqual(unfenced.status, patch.status);
   t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), {
     ok: true,
@@ -115,7 +115,7 @@ test('an unhealthy GPU has the reason, and both conditions are written', (t) => 
   const now = new Date('2026-01-01T00:00:00Z');
   const both = buildNodePatch(
     { ...GPUS, gpus },
-    true,
+    0,
     buildCondition(FENCES_HOLD, fences, {}, now),
     buildCondition(GPUS_HEALTHY, shown, {}, now),
   );
@@ -131,4 +131,12 @@ test('an unhealthy GPU has the reason, and both conditions are written', (t) => 
     value: { ...GPUS, gpus },
   });
   t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"Xid 79"', '1')).ok);
+});
+
+test('fewer tenants per GPU do not lower the containers of a node below those that hold a grant', (t) => {
+  const perNode = GPUS.mostTenantsPerGpu * GPUS.gpus.length;
+  for (const kind of ['capacity', 'allocatable'] as const) {
+    t.is(buildNodePatch(GPUS, perNode - 1).status[kind]['cotenant.io/gpu'], String(perNode));
+    t.is(buildNodePatch(GPUS, perNode + 3).status[kind]['cotenant.io/gpu'], String(perNode + 3));
+  }
 });

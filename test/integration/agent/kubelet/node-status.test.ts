@@ -82,7 +82,7 @@ test('amounts are written at once when the Node shows others, else not at all', 
       asked += 1;
       return gpus;
     },
-    grantTextOf: () => undefined,
+    stateOf: () => ({ kind: 'unknown' }),
     onProblem: (text) => problems.push(text),
     leastBetweenWritesMs: 0,
   });
@@ -95,7 +95,7 @@ test('amounts are written at once when the Node shows others, else not at all', 
   await patches(api, 1);
   t.is(api.patches[0]?.path, '/api/v1/nodes/node-a/status');
   t.is(api.patches[0]?.type, 'application/strategic-merge-patch+json');
-  t.deepEqual(api.patches[0]?.body, buildNodePatch(gpus, false));
+  t.deepEqual(api.patches[0]?.body, buildNodePatch(gpus, undefined));
   t.true(api.queries.every((query) => query === 'metadata.name=node-a'));
 
   // What the server tells of the time before is no news; neither are questions when nothing changed.
@@ -106,7 +106,7 @@ test('amounts are written at once when the Node shows others, else not at all', 
     advertising.changed();
   }
   // Another client takes the memory away, and it comes back.
-  const { metadata, status } = buildNodePatch(gpus, false);
+  const { metadata, status } = buildNodePatch(gpus, undefined);
   api.set({
     metadata,
     status: { ...status, capacity: { 'cotenant.io/gpu-memory': '0', 'cotenant.io/gpu-cores': '100' } },
@@ -138,7 +138,7 @@ test('a GPU that vanishes under pods is unhealthy and keeps its amounts', async 
     nodeName: 'node-a',
     withSlots: true,
     gpus: () => reading,
-    grantTextOf: () => grantText,
+    stateOf: () => ({ kind: 'present', grantText }),
     onProblem: t.log,
     leastBetweenWritesMs: 0,
   });
@@ -148,7 +148,7 @@ test('a GPU that vanishes under pods is unhealthy and keeps its amounts', async 
   advertising.changed();
   await patches(api, 2);
   const { metadata, status } = api.node();
-  t.deepEqual(status?.allocatable, buildNodePatch(gpusOf(100), true).status.allocatable);
+  t.deepEqual(status?.allocatable, buildNodePatch(gpusOf(100), 0).status.allocatable);
   t.regex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"healthy":false/);
   t.notRegex(metadata?.annotations?.['cotenant.io/gpus'] ?? '', /"others"/);
   reading = { ...reading, grants: [{ podUid: 'p', containers: [granted(30)] }] };
@@ -170,7 +170,7 @@ test('a write that is refused is reported with the reason and retried', async (t
     nodeName: 'node-a',
     withSlots: false,
     gpus: () => gpusOf(100),
-    grantTextOf: () => undefined,
+    stateOf: () => ({ kind: 'unknown' }),
     onProblem: (text) => problems.push(text),
   });
   t.teardown(() => advertising.close());
