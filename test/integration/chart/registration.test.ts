@@ -100,14 +100,26 @@ testWithHelm('annotations, labels and beginnings of names of a dialect call the 
   t.deepEqual(called(hooks(t), creation(plain({}, { labels: { app: 'x' }, annotations: { note: 'x' } }))), []);
 });
 
+const LIMITS = { 'cotenant.io/gpu-memory': '1Gi' };
+
 testWithHelm('status updates and unrelated changes of a pod do not depend on the webhook', (t) => {
   const all = hooks(t);
   const pod = sharePod();
   t.deepEqual(called(all, update(pod, { ...pod, status: { phase: 'Running' } }, 'status')), []);
   t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', labels: { a: 'b' } } })), []);
-  t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', annotations: { a: 'b' } } })), [
-    'validate.cotenant.io',
-  ]);
+  t.deepEqual(called(all, update(pod, { ...pod, metadata: { name: 'p', annotations: { a: 'b' } } })), []);
+  t.deepEqual(called(all, update(pod, sharePod({ image: 'other' }))), []);
+  t.deepEqual(called(all, update(pod, sharePod({ resources: { limits: { ...LIMITS, cpu: '2' } } }), 'resize')), []);
+  const annotated = (annotations: object) => ({ ...pod, metadata: { name: 'p', annotations } });
+  for (const key of ['cotenant.io/grant', 'gpu-uuids.cotenant.io/main', 'required-plugins.noderesource.dev/pod']) {
+    const [before, after] = [annotated({ a: 'b' }), annotated({ a: 'b', [key]: 'x' })];
+    for (const [from, to] of [
+      [before, after],
+      [after, before],
+      [after, annotated({ a: 'b', [key]: 'y' })],
+    ] as const)
+      t.deepEqual(called(all, update(from, to, 'status')), ['validate.cotenant.io'], key);
+  }
   t.deepEqual(
     called(all, update(pod, sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': '2Gi' } } }), 'resize')),
     ['validate.cotenant.io'],

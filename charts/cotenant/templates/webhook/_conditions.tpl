@@ -51,11 +51,27 @@ annotation or label; nothing where they have none. A name in the list that ends 
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c, has(c.env) && c.env.exists(e, e.name == 'NVIDIA_VISIBLE_DEVICES'))
 {{- end -}}
 
-{{/* A change of annotations, containers or debug containers. The kubelets' status updates, the most frequent ones, change none of
-them. A request for the pod itself has no `subResource`, and reading an absent field is an error, which refuses the pod. */}}
+{{/* Whether a guarded annotation of one pod is missing or different in another. Takes a list of both (variables in CEL). */}}
+{{- define "cotenant.cel.annotations-differ" -}}
+{{- $one := index . 0 -}}{{- $other := index . 1 -}}
+(has({{ $one }}.metadata.annotations) && {{ $one }}.metadata.annotations.exists(k,
+  (k.contains('cotenant.io/') || k.startsWith('required-plugins.noderesource.dev'))
+  && !(has({{ $other }}.metadata.annotations) && k in {{ $other }}.metadata.annotations && {{ $other }}.metadata.annotations[k] == {{ $one }}.metadata.annotations[k])))
+{{- end -}}
+
+{{/* Our amounts of all containers, as lists of texts. Takes the pod (the variable in CEL). */}}
+{{- define "cotenant.cel.amounts" -}}
+({{ . }}.spec.containers + (has({{ . }}.spec.initContainers) ? {{ . }}.spec.initContainers : [])).map(c,
+  ['cotenant.io/gpu', 'cotenant.io/gpu-memory', 'cotenant.io/gpu-cores'].map(r,
+    has(c.resources) && has(c.resources.limits) && r in c.resources.limits ? string(c.resources.limits[r]) : ''))
+{{- end -}}
+
+{{/* A change of what the webhook guards in an existing pod: our annotations and amounts, and debug containers. All other changes of
+running pods pass while the webhook is down. A request for the pod itself has no `subResource`, and reading an absent field is an
+error, which refuses the pod. */}}
 {{- define "cotenant.cel.changed" -}}
 request.operation == 'CREATE' || (has(request.subResource) && request.subResource == 'ephemeralcontainers')
-|| (has(object.metadata.annotations) ? object.metadata.annotations : {}) != (has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {})
-|| object.spec.containers != oldObject.spec.containers
-|| (has(object.spec.initContainers) ? object.spec.initContainers : []) != (has(oldObject.spec.initContainers) ? oldObject.spec.initContainers : [])
+|| {{ include "cotenant.cel.annotations-differ" (list "object" "oldObject") }}
+|| {{ include "cotenant.cel.annotations-differ" (list "oldObject" "object") }}
+|| {{ include "cotenant.cel.amounts" "object" }} != {{ include "cotenant.cel.amounts" "oldObject" }}
 {{- end -}}
