@@ -28,6 +28,8 @@ export type Cluster = {
   patch<T>(path: string, body: unknown): Promise<Got<T>>;
   /** All objects of a list, page by page. */
   list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
+  /** Calls `onItem` with each object of a list, and keeps none. */
+  each<T>(path: string, query: Readonly<Record<string, string>>, onItem: (item: T) => void): Promise<Got<undefined>>;
   /** Text that the API server proxies. A refusal of status 0: no answer in time, or an answer that is too long. */
   text(path: string): Promise<Got<string>>;
 };
@@ -127,24 +129,33 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
       throw new UsageError(`${base} answers what is not JSON; is it an API server?`);
     }
   };
+  const each: Cluster['each'] = async <T>(
+    path: string,
+    query: Readonly<Record<string, string>>,
+    onItem: (item: T) => void,
+  ) => {
+    let next = '';
+    do {
+      const parameters = new URLSearchParams({ limit: String(PAGE), ...query, ...(next && { continue: next }) });
+      const got = await json<{ items?: readonly T[] | null; metadata?: { continue?: string } }>(
+        `${path}?${parameters}`,
+      );
+      if (!got.ok) return got;
+      for (const item of got.value.items ?? []) onItem(item);
+      next = got.value.metadata?.continue ?? '';
+    } while (next !== '');
+    return { ok: true, value: undefined };
+  };
   return {
     server: base,
     namespace,
     get: (path) => json(path),
     patch: (path, body) => json(path, JSON.stringify(body)),
+    each,
     async list<T>(path: string, query: Readonly<Record<string, string>> = {}) {
       const items: T[] = [];
-      let next = '';
-      do {
-        const parameters = new URLSearchParams({ ...query, limit: String(PAGE), ...(next && { continue: next }) });
-        const got = await json<{ items?: readonly T[] | null; metadata?: { continue?: string } }>(
-          `${path}?${parameters}`,
-        );
-        if (!got.ok) return got;
-        items.push(...(got.value.items ?? []));
-        next = got.value.metadata?.continue ?? '';
-      } while (next !== '');
-      return { ok: true, value: items };
+      const got = await each<T>(path, query, (item) => items.push(item));
+      return got.ok ? { ok: true, value: items } : got;
     },
     async text(path) {
       try {

@@ -10,6 +10,8 @@ import { KUBECONFIG_OPTIONS, namedCluster } from './target.ts';
 const MOST_BYTES = 2000;
 /** Kubelets unmount the volumes of an ended pod within seconds. */
 const UNMOUNTED_AFTER_MS = 60_000;
+/** Of pods whose owners give them annotations as large as Kubernetes takes them, 25 MiB. */
+const PAGE = '100';
 
 export const uninstallCheck: Command = {
   name: 'uninstall-check',
@@ -24,28 +26,42 @@ export const uninstallCheck: Command = {
   },
   async run(parsed) {
     const cluster = await namedCluster(parsed);
-    const pods = await cluster.list<Pod>('/api/v1/pods');
+    const system = text(parsed, 'system-namespace') ?? cluster.namespace;
+    const served = new Set<string>();
+    const left: Pod[] = [];
+    const agents = { limit: PAGE, labelSelector: `${COMPONENT_LABEL}=agent` };
+    let pods = await cluster.each<Pod>(`/api/v1/namespaces/${encodeURIComponent(system)}/pods`, agents, (pod) => {
+      if (isServing(pod, system)) served.add(pod.spec.nodeName ?? '');
+    });
+    if (pods.ok)
+      pods = await cluster.each<Pod>('/api/v1/pods', { limit: PAGE }, (pod) => {
+        if (needsUs(pod, served, Date.now())) left.push(withoutDetails(pod));
+      });
     if (!pods.ok) {
       console.log(`cotenant: whether pods with a volume of Cotenant are left cannot be seen: ${pods.message}`);
       return 1;
     }
-    const served = servedNodes(pods.value, text(parsed, 'system-namespace') ?? cluster.namespace);
-    const left = pods.value.filter((pod) => needsUs(pod, served, Date.now()));
     console.log(listed(left).join('\n'));
     return left.length === 0 ? 0 : 1;
   },
 };
 
-/** Nodes with a ready agent. Any user can write labels, so only pods in the namespace of the release count. */
-export function servedNodes(pods: readonly Pod[], system: string): ReadonlySet<string> {
-  const agents = pods.filter(
-    (pod) =>
-      pod.metadata.namespace === system &&
-      pod.metadata.labels?.[COMPONENT_LABEL] === 'agent' &&
-      conditionOf(pod, 'Ready')?.status === 'True',
-  );
-  return new Set(agents.flatMap(({ spec }) => spec.nodeName ?? []));
-}
+/**
+ * Whether the pod is a ready agent of its node. Any user can write labels, so only pods in the namespace of the release
+ * count.
+ */
+export const isServing = (pod: Pod, system: string): boolean =>
+  pod.spec.nodeName !== undefined &&
+  pod.metadata.namespace === system &&
+  pod.metadata.labels?.[COMPONENT_LABEL] === 'agent' &&
+  conditionOf(pod, 'Ready')?.status === 'True';
+
+/** What `listed` reads: a hundred thousand whole pods would not fit into the hook's memory. */
+const withoutDetails = ({ metadata: { name, namespace }, spec: { nodeName }, status }: Pod): Pod => ({
+  metadata: { name, ...(namespace !== undefined && { namespace }) },
+  spec: { containers: [], ...(nodeName !== undefined && { nodeName }) },
+  status: { ...(status?.phase !== undefined && { phase: status.phase }) },
+});
 
 /**
  * Does the pod have the volume, and may its kubelet still have to unmount it? For an ended pod: while its node has no
