@@ -1,5 +1,6 @@
-// The webhook's own metrics: reviews, their duration, certificates.
-import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+// The webhook's own metrics: reviews, their duration, certificates, its process.
+import { selfMetrics } from '../src/serving/process-metrics.ts';
+import { Counter, Gauge, Histogram } from '../src/serving/prom-client.ts';
 import type { Outcome as Reviewed, Route } from './admission-review.ts';
 
 /** `overloaded`: not read, because too many large bodies were being sent. */
@@ -11,7 +12,7 @@ const ROUTES: readonly Route[] = ['mutate', 'validate'];
 const OUTCOMES: readonly Outcome[] = ['allowed', 'patched', 'denied', 'malformed', 'overloaded', 'internal'];
 
 export function createMetrics() {
-  const registry = new Registry();
+  const registry = selfMetrics();
   const registers = [registry];
   const reviews = new Counter({
     name: 'cotenant_webhook_reviews_total',

@@ -2,6 +2,7 @@
 // writes the text format or OpenMetrics. A collector that throws costs only its own metrics;
 // cotenant_exporter_collector_success says which. Runs in render-worker.ts, off the event loop that enforces.
 import type { Snapshot } from '../agent/snapshot/snapshot.ts';
+import { Counter, Gauge, Registry } from '../serving/prom-client.ts';
 import { agent } from './collectors/agent.ts';
 import {
   type Collector,
@@ -20,7 +21,6 @@ import { enforcement } from './collectors/enforcement.ts';
 import { foreign } from './collectors/foreign.ts';
 import { gpm } from './collectors/gpm.ts';
 import { health } from './collectors/health.ts';
-import { Counter, Gauge, Registry } from './prom-client.ts';
 
 /** A full page keeps the series of the first ones. */
 export const COLLECTORS: readonly Collector[] = [

@@ -1,5 +1,6 @@
-// The metrics of the scheduler extender, in a registry of their own.
-import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+// The metrics of the scheduler extender and of its process, in a registry of their own.
+import { selfMetrics } from '../serving/process-metrics.ts';
+import { Counter, Gauge, Histogram, type Registry } from '../serving/prom-client.ts';
 import type { EvictionOutcome } from './overcommit-evictor.ts';
 
 export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind';
@@ -25,7 +26,7 @@ const EVICTION_OUTCOMES: readonly EvictionOutcome[] = ['evicted', 'kept', 'faile
 const WATCH_KINDS: readonly WatchKind[] = ['nodes', 'pods', 'budgets', 'lease'];
 
 export function createMetrics() {
-  const registry = new Registry();
+  const registry = selfMetrics();
   const registers = [registry];
   const decisions = new Counter({
     name: 'cotenant_scheduler_decisions_total',

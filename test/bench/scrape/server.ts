@@ -6,10 +6,10 @@ import { createRecorder } from '../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { createLocalSource } from '../../../src/agent/snapshot/source.ts';
 import { createMetricsCache } from '../../../src/exporter/metrics-cache.ts';
-import { selfMetrics, serializeMetrics } from '../../../src/exporter/process-metrics.ts';
 import type { Page } from '../../../src/exporter/render-worker.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
+import { selfMetrics, serializeMetrics } from '../../../src/serving/process-metrics.ts';
 import { snapshotOfSize } from './snapshot.ts';
 
 export type Ready = { readonly port: number; readonly series: number; readonly bytes: number };

@@ -2,8 +2,8 @@
 import test from 'ava';
 import { METRICS } from '../../../dashboards/lib/metrics.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
-import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
 import { COLLECTORS, PAGE_METRICS } from '../../../src/exporter/render.ts';
+import { selfMetrics } from '../../../src/serving/process-metrics.ts';
 
 test('dashboards/lib/metrics.ts has the metrics of every collector', (t) => {
   const served = [...COLLECTORS, processes].flatMap(({ metrics }) => Object.entries(metrics));

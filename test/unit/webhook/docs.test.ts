@@ -71,7 +71,7 @@ test('exactly the variables that the page lists are removed', (t) => {
 
 test('the metrics that the page names are those that are served', async (t) => {
   const named = [...page('operate/webhook.md').matchAll(/^\| `(cotenant_webhook_\w+)/gm)].map((match) => match[1]);
-  const served = [...(await createMetrics().render()).matchAll(/^# TYPE (\S+)/gm)].map((match) => match[1]);
+  const served = [...(await createMetrics().render()).matchAll(/^# TYPE (cotenant_\S+)/gm)].map((match) => match[1]);
   t.deepEqual(named.sort(), served.sort());
 });
 

@@ -1,4 +1,4 @@
-// The parts of prom-client that the exporter uses, each from its own file: the package's entry also loads the HTTP and
+// The parts of prom-client that the daemons use, each from its own file: the package's entry also loads the HTTP and
 // TLS clients of the Pushgateway, in every thread.
 import { createRequire } from 'node:module';
 import type * as PromClient from 'prom-client';
@@ -12,6 +12,7 @@ export const Gauge = require('prom-client/lib/gauge.js') as typeof PromClient.Ga
 export type Gauge = PromClient.Gauge;
 export const Counter = require('prom-client/lib/counter.js') as typeof PromClient.Counter;
 export type Counter = PromClient.Counter;
+export const Histogram = require('prom-client/lib/histogram.js') as typeof PromClient.Histogram;
 
 /**
  * The default metrics that are served. The others are in no dashboard, and promtool refuses some of their names. Loaded

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import test from 'ava';
 import { collectDefaultMetrics, Registry } from 'prom-client';
-import { selfMetrics } from '../../../src/exporter/process-metrics.ts';
+import { selfMetrics } from '../../../src/serving/process-metrics.ts';
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 
