@@ -162,7 +162,13 @@ testWithHelm("for the cluster's scheduler only the extender runs, with a Service
   );
   t.deepEqual(
     list(find(objects, 'ClusterRole', NAME).rules).map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
-    ['pods/eviction: create', 'nodes: list,watch', 'pods: get,list,watch', 'pods/binding: create', 'events: create,patch'],
+    [
+      'pods/eviction: create',
+      'nodes: list,watch',
+      'pods: get,list,watch',
+      'pods/binding: create',
+      'events: create,patch',
+    ],
   );
 });
 

@@ -17,7 +17,7 @@ const event = (more: Partial<PodEvent> = {}): PodEvent => ({
   ...more,
 });
 
-test('a repeated Event counts up the first one, or is created again where that is gone', async (t) => {
+test('a repeated Event counts up the first, or is created again where that is gone', async (t) => {
   const sent: Sent[] = [];
   let gone = false;
   const { config } = await startApiServer(t, async ({ method, url, body }, response) => {
@@ -47,7 +47,7 @@ test('a repeated Event counts up the first one, or is created again where that i
   t.is(sent[3]?.body.firstTimestamp, '1970-01-01T00:00:00.000Z');
 });
 
-test('an Event that a busy API server refuses is written once more, no sooner than it asks for', async (t) => {
+test('an Event that a busy API server refuses is tried again after its pause', async (t) => {
   const sent: number[] = [];
   const { config } = await startApiServer(t, (_, response) => {
     sent.push(performance.now());

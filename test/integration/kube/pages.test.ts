@@ -60,7 +60,7 @@ test('the objects of a page are freed before the next page is requested', async 
   t.deepEqual([seen.changed, seen.gone], [['a0 three'], ['b3 two']]);
 });
 
-test('a list that is cut within a page, or whose next page has expired, is read again from its start', async (t) => {
+test('a list that is cut, or whose next page has expired, is read again', async (t) => {
   const open = watchers();
   const asked: string[] = [];
   const { config } = await startApiServer(t, ({ url, isWatch }, response) => {

@@ -41,7 +41,7 @@ test('20,000 bound pods of ordinary size fit into the memory of the chart', asyn
   t.true(extender.peakMib() < LIMIT_MIB / 2, `${extender.peakMib()} MiB`);
 });
 
-test('10,000 shapes that fit nowhere leave the memory bounded, and others are decided', async (t) => {
+test('10,000 shapes that fit nowhere leave memory bounded; others are decided', async (t) => {
   t.timeout(240_000);
   const nodes = 100;
   const cluster = await startStandIn(t, { nodes, pods: nodes * GPUS_PER_NODE, shares: nodes * GPUS_PER_NODE });
@@ -57,7 +57,7 @@ test('10,000 shapes that fit nowhere leave the memory bounded, and others are de
   t.is(((await call('filter', asked('fits', recordOf(1024), names))).NodeNames as string[]).length, nodes);
 });
 
-test('pods with annotations as large as Kubernetes takes them, and pods of 100 containers, fit', async (t) => {
+test('pods with huge annotations, and pods of 100 containers, fit into memory', async (t) => {
   t.timeout(180_000);
   // 256 KiB of annotations each: 250 MiB of text in three pages.
   const large = await startStandIn(t, { nodes: 50, pods: 1000, shares: 300, podBytes: 260_000 });

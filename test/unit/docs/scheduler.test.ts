@@ -24,7 +24,7 @@ test('the metrics of the page are those that are served, with their labels', asy
   // A histogram has no labels before its first value.
   metrics.observe('filter', 'ok', 1);
   const text = await metrics.render();
-  const served = [...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name = '']) => {
+  const served = [...text.matchAll(/^# TYPE (cotenant_\S+)/gm)].map(([, name = '']) => {
     const labels = new RegExp(`^${name}(?:_sum)?\\{(.*)\\} `, 'm').exec(text)?.[1] ?? '';
     const names = [...labels.matchAll(/(\w+)="/g)].map(([, label]) => label);
     return names.length === 0 ? name : `${name}{${names.join(', ')}}`;

@@ -19,7 +19,7 @@ test('an Event that is repeated counts up in the same series', (t) => {
   t.not(correlate(event({ reason: 'Stopped' }))?.key, first?.key);
 });
 
-test('after ten different messages within ten minutes the next ones are combined', (t) => {
+test('after ten different messages within ten minutes the next are combined', (t) => {
   const correlate = createEventCorrelator();
   const messages = (count: number, fromMs: number) =>
     Array.from({ length: count }, (_, index) =>
@@ -38,7 +38,7 @@ test('after ten different messages within ten minutes the next ones are combined
   t.is(messages(1, 700_000)[0]?.event.message, 'm700000', 'after a quiet time they are written one by one again');
 });
 
-test('25 Events of one object are written at once, then one in five minutes; others are not affected', (t) => {
+test('25 Events of one object are written at once, then one in five minutes', (t) => {
   const correlate = createEventCorrelator();
   const writes: (EventWrite | undefined)[] = [];
   for (let second = 0; second < 3600; second += 1) writes.push(correlate(event({ atMs: second * 1000 })));

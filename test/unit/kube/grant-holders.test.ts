@@ -54,7 +54,7 @@ test('before the pods were listed nothing is known, and nothing is asked', async
   t.is(known.reads, 0);
 });
 
-test('a pod deleted by force, also before this agent started, or replaced under its name, is gone', async (t) => {
+test('a pod that is deleted by force, or replaced under its name, is gone', async (t) => {
   for (const server of [undefined, podOf('successor')]) {
     const { known, list, kindOf } = setUp();
     list();

@@ -12,7 +12,7 @@ const cut = (text: string, cuts: readonly number[]): readonly Uint8Array[] => {
 const objects = fc.array(fc.dictionary(fc.string({ unit: 'binary' }), fc.jsonValue()), { maxLength: 5 });
 const cuts = fc.array(fc.nat(), { maxLength: 20 });
 
-test('the items of a list in pieces are those of the whole list, and the rest is the list without them', (t) => {
+test('a list in pieces has the items and the rest of the whole list', (t) => {
   const frames = fc.record({ kind: fc.string(), metadata: fc.dictionary(fc.string(), fc.jsonValue()) });
   fc.assert(
     fc.property(frames, objects, cuts, fc.boolean(), fc.nat({ max: 2 }), (frame, items, at, isFirst, indent) => {
@@ -36,7 +36,7 @@ test('a list that ends within is refused', (t) => {
   }
 });
 
-test('the lines of a stream in pieces are its values, without a last one that was cut', async (t) => {
+test('lines in pieces are their values, without a last one that was cut', async (t) => {
   await fc.assert(
     fc.asyncProperty(objects, cuts, async (values, at) => {
       const text = values.map((value) => `${JSON.stringify(value)}\n`).join('');

@@ -103,7 +103,7 @@ for (const [what, grants, texts, others] of OTHERS) {
   });
 }
 
-test('each container of a pod counts once per GPU, init containers beside none, and processes not at all', (t) => {
+test('containers of pods count once per GPU, and processes not at all', (t) => {
   t.is(heldSlots([]), 0);
   t.is(heldSlots([grantOf(1, [0, 1]), grantOf(1, [0], 'p')]), 1);
   const [app, init] = [grantOf(1, [0, 1], 'q'), grantOf(1, [0], 'q', 'init')];

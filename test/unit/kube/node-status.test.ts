@@ -133,7 +133,7 @@ test('an unhealthy GPU has the reason, and both conditions are written', (t) => 
   t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"Xid 79"', '1')).ok);
 });
 
-test('fewer tenants per GPU do not lower the containers of a node below those that hold a grant', (t) => {
+test('fewer tenants per GPU do not lower a node below what holds a grant', (t) => {
   const perNode = GPUS.mostTenantsPerGpu * GPUS.gpus.length;
   for (const kind of ['capacity', 'allocatable'] as const) {
     t.is(buildNodePatch(GPUS, perNode - 1).status[kind]['cotenant.io/gpu'], String(perNode));
