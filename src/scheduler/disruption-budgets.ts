@@ -1,12 +1,6 @@
 // How many more evictions each PodDisruptionBudget allows, and which budgets a pod has. Kept by a watch; read when pods
 // are chosen for preemption.
-import {
-  type KubeConfig,
-  PolicyV1Api,
-  type V1LabelSelector,
-  type V1PodDisruptionBudget,
-} from '@kubernetes/client-node';
-import { createApiClient, PAGE_MS } from '../kube/client.ts';
+import type { KubeConfig, V1LabelSelector, V1PodDisruptionBudget } from '@kubernetes/client-node';
 import { selectsLabels } from '../kube/label-selector.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 
@@ -56,13 +50,10 @@ function lookUp(budgets: ReadonlyMap<string, Budget>, areKnown: () => boolean): 
 }
 
 export function watchDisruptionBudgets(config: KubeConfig, onProblem: (text: string) => void) {
-  const api = createApiClient(config, PolicyV1Api, PAGE_MS);
   const budgets = new Map<string, Budget>();
   let areKnown = false;
   const watch = listAndWatch(config, {
     path: '/apis/policy/v1/poddisruptionbudgets',
-    list: (limit, from) =>
-      api.listPodDisruptionBudgetForAllNamespaces({ limit, ...(from !== undefined && { _continue: from }) }),
     keep: readBudget,
     onList(items) {
       areKnown = true;

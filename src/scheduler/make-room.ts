@@ -4,7 +4,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../common/logger.ts';
 import { err, ok, type Result } from '../common/result.ts';
-import type { PodEvent } from '../kube/events.ts';
+import type { PodEvent } from '../kube/event-correlator.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import type { BindingRequest } from './binding-writer.ts';

@@ -41,8 +41,8 @@ export type StandIn = {
   cutWatches(): void;
 };
 
-/** Of ResourceSlices there are none. */
-type Kind = 'nodes' | 'pods' | 'resourceslices';
+/** Of the last two there are none. */
+type Kind = 'nodes' | 'pods' | 'resourceslices' | 'poddisruptionbudgets';
 type Change = { readonly version: number; readonly kind: Kind; readonly text: string; readonly node: string };
 type Watch = { readonly response: ServerResponse; readonly kind: Kind; readonly node: string | undefined };
 
@@ -140,7 +140,7 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
 
   /** Of a list; a node's own where the selector names one. */
   const textsOf = (kind: Kind, node: string | undefined, from: number, limit: number): [string[], number?] => {
-    const count = { nodes, pods, resourceslices: 0 }[kind];
+    const count = { nodes, pods, resourceslices: 0, poddisruptionbudgets: 0 }[kind];
     const texts: string[] = [];
     let at = from;
     for (; at < count && texts.length < limit; at += 1) {
@@ -203,7 +203,7 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
       sockets.add(socket);
       socket.on('close', () => sockets.delete(socket));
     }
-    const kind = /\/(nodes|pods|resourceslices)$/.exec(url.pathname)?.[1] as Kind | undefined;
+    const kind = /\/(nodes|pods|resourceslices|poddisruptionbudgets)$/.exec(url.pathname)?.[1] as Kind | undefined;
     const resource = /\/leases(\/|$)/.test(url.pathname) ? 'leases' : (url.pathname.split('/').at(-1) ?? '');
     const verb = method === 'GET' ? (isWatch ? 'watch' : 'list') : method.toLowerCase();
     requests.set(`${verb} ${resource}`, (requests.get(`${verb} ${resource}`) ?? 0) + 1);
