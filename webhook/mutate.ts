@@ -10,7 +10,7 @@ import { forbidden, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
 import { ownAmounts } from '../src/request/amounts.ts';
 import type { PodContainer } from '../src/request/containers.ts';
-import { type Dialect, owns } from '../src/request/dialects/dialect.ts';
+import { type Dialect, ownsResource } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
@@ -74,7 +74,7 @@ export function mutatePod(
   if (problems.length > 0) return { kind: 'refused', problems };
 
   const warnings = [...reading.warnings, ...unknownAnnotations(annotations)];
-  const foreign = (name: string) => dialects.some((dialect) => owns(dialect, name));
+  const foreign = (name: string) => dialects.some((dialect) => ownsResource(dialect, name));
   const context: Context = { rules, dialects, deviceRoute: configuration.deviceRoute, foreign, warnings };
   const patched = new Map<unknown, JsonObject>();
   for (const { spec, name } of containers) {

@@ -6,7 +6,7 @@ import { field, isObject, type JsonObject, listAt, objectAt } from '../src/commo
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
 import type { PodContainer } from '../src/request/containers.ts';
-import { owns } from '../src/request/dialects/dialect.ts';
+import { ownsResource } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import type { WebhookConfiguration } from './config.ts';
@@ -118,7 +118,7 @@ export function checkContainer(container: PodContainer, hasShare: boolean, rules
  * forever. */
 function checkWholeGpus(container: JsonObject, path: string, rules: Rules): Problem[] {
   const resources = field(container, 'resources');
-  const isRead = (name: string) => dialectsOf(rules).some((dialect) => owns(dialect, name));
+  const isRead = (name: string) => dialectsOf(rules).some((dialect) => ownsResource(dialect, name));
   return ['limits', 'requests'].flatMap((list) =>
     Object.entries(objectAt(resources, list))
       .filter(([name, amount]) => DEVICE_PLUGIN_RESOURCE.test(name) && !isRead(name) && !sameQuantity(amount, '0'))

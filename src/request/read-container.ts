@@ -25,7 +25,7 @@ import { type Amounts, type AmountsByDialect, amountPath, ownAmounts, sameAmount
 import { annotationPath, type Choices } from './annotations.ts';
 import type { PodContainer } from './containers.ts';
 import { cotenant } from './dialects/cotenant.ts';
-import { type Answer, type Dialect, owns } from './dialects/dialect.ts';
+import { type Answer, type Dialect, ownsKey, ownsResource } from './dialects/dialect.ts';
 import type { Rules, Template } from './rules/namespace-rules.ts';
 
 /** What the containers of one pod are read with. Problems and warnings are added to its lists. */
@@ -90,7 +90,9 @@ function readRecord(
   const path = annotationPath(REQUEST_ANNOTATION);
   const dialect = context.dialects.find((candidate) => candidate.name === record.dialect);
   const asked = new Map(Object.entries(record.asked));
-  const amounts = new Map([...asked].filter(([key]) => dialect !== undefined && owns(dialect, key)));
+  const amounts = new Map(
+    [...asked].filter(([key]) => dialect && (ownsResource(dialect, key) || ownsKey(dialect, key))),
+  );
   const environment = new Map([...asked].filter(([key]) => dialect?.environment.includes(key)));
   if (dialect === undefined || amounts.size === 0 || amounts.size + environment.size !== asked.size) {
     const wrong = `records a request of "${name}" in the dialect ${record.dialect}, which is not read here`;

@@ -6,7 +6,7 @@ import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { owns } from '../../request/dialects/dialect.ts';
+import { ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
 import {
@@ -53,7 +53,8 @@ export type Explanation = {
 };
 
 /** Does a name belong to another system, which Cotenant reads only if its dialect is enabled? */
-const isForeign = (name: string): boolean => FOREIGN_DIALECTS.some((dialect) => owns(dialect, name));
+const isForeignResource = (name: string): boolean => FOREIGN_DIALECTS.some((dialect) => ownsResource(dialect, name));
+const isForeignKey = (name: string): boolean => FOREIGN_DIALECTS.some((dialect) => ownsKey(dialect, name));
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
@@ -181,7 +182,7 @@ function unread(pod: Pod): Cause[] {
     Object.keys({ ...resources?.requests, ...resources?.limits }),
   );
   const keys = Object.keys({ ...pod.metadata.annotations, ...pod.metadata.labels });
-  const [own, foreign] = [names.find(isOwnKey), [...names, ...keys].find(isForeign)];
+  const [own, foreign] = [names.find(isOwnKey), names.find(isForeignResource) ?? keys.find(isForeignKey)];
   if (own !== undefined) {
     return [{ text: `It names ${own}, but has not passed the webhook, so it gets no share.` }];
   }

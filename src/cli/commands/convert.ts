@@ -8,7 +8,7 @@ import { isObject, type JsonObject, objectAt, textAt } from '../../common/json.t
 import { formatProblem } from '../../common/problem.ts';
 import { ownAmounts, showAmounts } from '../../request/amounts.ts';
 import { listContainers, type PodContainer } from '../../request/containers.ts';
-import { owns } from '../../request/dialects/dialect.ts';
+import { type Dialect, ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { dialectsOf, FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { askedBy, jsonText, oneCell, oneLine } from '../lib/text.ts';
@@ -143,13 +143,22 @@ function describe(
       const share = shares.find(({ name }) => name === container.name);
       return { container: container.name, ...(share && { share: shareOf(share) }) };
     }),
-    unread: [...new Set([...containers.flatMap(resourcesOf), ...keysOf(pod)])].filter(
-      (name) => FOREIGN_DIALECTS.some((dialect) => owns(dialect, name)) && !read.some((dialect) => owns(dialect, name)),
-    ),
+    unread: [
+      ...new Set([
+        ...containers.flatMap(resourcesOf).filter(ofForeign(ownsResource, read)),
+        ...keysOf(pod).filter(ofForeign(ownsKey, read)),
+      ]),
+    ],
     problems: mutation.kind === 'refused' ? mutation.problems.map(formatProblem) : [],
     warnings: mutation.kind === 'refused' ? [] : mutation.warnings,
   };
 }
+
+/** Names of dialects that are off. */
+const ofForeign =
+  (owns: (dialect: Dialect, name: string) => boolean, read: readonly Dialect[]) =>
+  (name: string): boolean =>
+    FOREIGN_DIALECTS.some((dialect) => owns(dialect, name)) && !read.some((dialect) => owns(dialect, name));
 
 const keysOf = ({ metadata }: JsonObject): readonly string[] =>
   Object.keys({ ...objectAt(metadata, 'annotations'), ...objectAt(metadata, 'labels') });
@@ -175,7 +184,7 @@ function linesOf({ object, place, outcome, containers, unread, problems, warning
   return [oneLine(`${object}${place === '' ? '' : ` ${place}`}${head}`), ...all.map((line) => `  ${oneCell(line)}`)];
 }
 
-const dialectsWith = (resource: string): string =>
-  `dialect ${FOREIGN_DIALECTS.filter((dialect) => owns(dialect, resource))
-    .map(({ name }) => name)
+const dialectsWith = (name: string): string =>
+  `dialect ${FOREIGN_DIALECTS.filter((dialect) => ownsResource(dialect, name) || ownsKey(dialect, name))
+    .map((dialect) => dialect.name)
     .join(' or ')}`;

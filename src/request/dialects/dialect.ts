@@ -62,8 +62,11 @@ export type Dialect = {
   readonly variables?: (request: ContainerRequest) => Readonly<Record<string, string>>;
 };
 
-/** Whether the dialect reads a resource, or a pod's annotation or label, of this name. */
-export function owns({ resources, podKeys = [] }: Dialect, name: string): boolean {
-  const isNamed = (own: string) => own === name || ((own.endsWith('-') || own.endsWith('.')) && name.startsWith(own));
-  return resources.some(isNamed) || podKeys.some(isNamed);
-}
+const isNamed = (own: string, name: string): boolean =>
+  own === name || ((own.endsWith('-') || own.endsWith('.')) && name.startsWith(own));
+
+export const ownsResource = ({ resources }: Dialect, name: string): boolean =>
+  resources.some((own) => isNamed(own, name));
+
+/** Of a pod's annotation or label. */
+export const ownsKey = ({ podKeys = [] }: Dialect, name: string): boolean => podKeys.some((own) => isNamed(own, name));
