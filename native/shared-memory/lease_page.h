@@ -32,7 +32,7 @@
 enum {
     COT_LEASE_CLOSED = 0,   /* no launch may begin */
     COT_LEASE_GRANTED = 1,  /* launches may begin up to the limit */
-    COT_LEASE_CATCH_UP = 2, /* closed, except for a launch that follows its counterpart on another GPU */
+    COT_LEASE_CATCH_UP = 2, /* closed, except for launches that follow their counterparts on other GPUs */
     COT_LEASE_FREE = 3,     /* the container is not limited */
 };
 
@@ -75,12 +75,13 @@ struct cot_lease_record {
 
 struct cot_lease_order {
     uint64_t lease;
-    uint64_t limit_ns; /* launches may begin while used_ns and pending_ns of all rows are below this */
-    uint64_t at_ns;    /* from this time on the limit grows ... */
-    uint32_t rate_ppm; /* ... by this share of the time */
-    uint32_t wake;     /* futex; changes when a waiting launch may be allowed to go */
-    uint64_t depth_ns; /* most predicted work in flight */
-    uint64_t reserved[3];
+    uint64_t limit_ns;       /* launches may begin while used_ns and pending_ns of all rows are below this */
+    uint64_t at_ns;          /* from this time on the limit grows ... */
+    uint32_t rate_ppm;       /* ... by this share of the time */
+    uint32_t wake;           /* futex; changes when a waiting launch may be allowed to go */
+    uint64_t depth_ns;       /* most predicted work in flight */
+    uint64_t launches_limit; /* in state CATCH_UP launches may begin while fewer were made on this GPU */
+    uint64_t reserved[2];
     struct cot_lease_record records[2];
     uint64_t reserved2[8];
 };
@@ -163,10 +164,18 @@ static inline void cot_lease_order_grant(struct cot_lease_order *order, uint64_t
     __atomic_fetch_add(&order->wake, 1, __ATOMIC_RELEASE);
 }
 
-/* The terms do not change: CLOSED, or CATCH_UP before that. */
-static inline void cot_lease_order_close(struct cot_lease_order *order, uint64_t epoch, uint32_t state) {
-    __atomic_store_n(&order->lease, cot_lease(epoch, state), __ATOMIC_SEQ_CST);
+/* The terms do not change. */
+static inline void cot_lease_order_close(struct cot_lease_order *order, uint64_t epoch) {
+    __atomic_store_n(&order->lease, cot_lease(epoch, COT_LEASE_CLOSED), __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Before that, with a limit that never falls. */
+static inline void cot_lease_order_catch_up(struct cot_lease_order *order, uint64_t epoch, uint64_t launches_limit) {
+    __atomic_store_n(&order->launches_limit, launches_limit, __ATOMIC_RELAXED);
+    __atomic_store_n(&order->lease, cot_lease(epoch, COT_LEASE_CATCH_UP), __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&order->wake, 1, __ATOMIC_RELEASE);
 }
 
 static inline void cot_lease_order_record(struct cot_lease_order *order, struct cot_lease_record record) {

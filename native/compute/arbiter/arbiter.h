@@ -93,7 +93,15 @@ enum cot_phase { COT_PHASE_IDLE, COT_PHASE_HELD, COT_PHASE_CLOSING };
 struct cot_member {
     bool present;
     uint32_t container; /* the same number on all of its GPUs */
-    bool multi_gpu;     /* it has several GPUs */
+    /* Members of one gang get their turns together: those of a container, and of containers that were linked. */
+    uint32_t gang;
+    bool multi_gpu;                     /* the gang has several GPUs */
+    uint64_t went_ns;                   /* when a launch that had waited was made */
+    uint64_t outlasted_ns;              /* when work ended that had run for longer than predicted; 0: seen to */
+    uint32_t linked_with, linked_votes; /* the container that ended its work's waits, and how often */
+    uint64_t linked_until_ns;           /* 0: the gang is its container */
+    uint64_t apart_until_ns;            /* it is not linked before */
+    uint64_t held_back_ns;              /* since when it could have had a turn, if others of its gang could; 0 */
     struct cot_share share;
     struct cot_digest digest; /* the latest */
 
@@ -105,13 +113,14 @@ struct cot_member {
 
     /* the turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
+    uint64_t turn_launches;     /* launches that had ended when all of the gang had their GPUs */
     uint64_t unclaimed_ns;      /* time without a charge: an upper bound of what it can have used */
     uint64_t charged_ahead_ns;  /* charged before it was reported */
     uint64_t waited_for_ns;     /* time in its turn during which others waited ... */
     uint64_t owed_ns;           /* ... and how much of that the GPU could have given to them */
     bool lent;                  /* the turn is a loan during another container's pause */
     bool out_of_credit;         /* high priority, and used up its credit while others waited */
-    bool reserved;              /* has this GPU, but not yet all of its GPUs */
+    bool reserved;              /* has this GPU, but its gang not yet all that it wants */
     bool digested_since_close;  /* a digest was taken after the order was closed */
     bool undrained;             /* it did not drain in time: its work shares the GPU with the holder's */
     uint64_t trailing_until_ns; /* until then its work runs first: it ends before the holder's begins */
@@ -130,6 +139,7 @@ struct cot_member {
     uint32_t state;
     uint64_t epoch;
     struct cot_lease_terms terms;
+    uint64_t launches_limit; /* of state CATCH_UP */
     bool dirty;
 
     /* totals */
@@ -148,6 +158,8 @@ struct cot_gpu {
     uint32_t last;       /* member that had the last turn: ties go to the member after it */
     bool others_wait;    /* other containers wait for the holder */
     bool agent_returned; /* the arbiter was absent until now */
+    bool is_claimed;     /* only this gang gets it next */
+    uint32_t claimed_by;
     struct cot_member members[COT_ARBITER_MEMBERS];
 };
 

@@ -204,6 +204,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (digest->faults + replayed) member->last_fault_ns = now_ns;
     member->digest = *digest;
     member->digested_since_close = true;
+    cot_note_ends(member, &before, now_ns);
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
     charge_reported(member, more);
 

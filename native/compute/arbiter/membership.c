@@ -21,6 +21,7 @@ int cot_arbiter_join(struct cot_arbiter *arbiter, uint32_t at, uint32_t containe
     *member = (struct cot_member){
         .present = true,
         .container = container,
+        .gang = container,
         .share = nothing,
         .digest = *digest,
         .virtual_ns = gpu->virtual_ns,
@@ -62,7 +63,7 @@ void cot_arbiter_leave(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
     if (cot_holder(gpu) == member) gpu->phase = COT_PHASE_IDLE;
     member->present = false;
     member->dirty = false;
-    cot_count_gpus(arbiter, member->container);
+    cot_count_gpus(arbiter, member->gang);
 }
 
 void cot_arbiter_set_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_share *share,

@@ -54,6 +54,13 @@ void cot_order_state(struct cot_member *member, uint32_t state) {
     if (state != COT_LEASE_FREE) member->digested_since_close = false;
 }
 
+void cot_order_catch_up(struct cot_member *member, uint64_t launches_limit) {
+    if (member->state == COT_LEASE_CATCH_UP && member->launches_limit == launches_limit) return;
+    member->launches_limit = launches_limit;
+    set_order(member, COT_LEASE_CATCH_UP, &member->terms);
+    member->digested_since_close = false;
+}
+
 bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, struct cot_lease_order *order) {
     struct cot_member *member = &arbiter->gpus[at].members[index];
     member->dirty = false;
@@ -61,8 +68,12 @@ bool cot_arbiter_publish(struct cot_arbiter *arbiter, uint32_t at, uint32_t inde
         cot_lease_order_grant(order, member->epoch, member->state, &member->terms);
         return true;
     }
-    cot_lease_order_close(order, member->epoch, member->state);
-    return member->state == COT_LEASE_CATCH_UP;
+    if (member->state == COT_LEASE_CATCH_UP) {
+        cot_lease_order_catch_up(order, member->epoch, member->launches_limit);
+        return true;
+    }
+    cot_lease_order_close(order, member->epoch);
+    return false;
 }
 
 struct cot_lease_record cot_arbiter_record(const struct cot_arbiter *arbiter, uint32_t at, uint32_t index,

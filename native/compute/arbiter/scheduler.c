@@ -2,8 +2,6 @@
  * timer that was set earlier. */
 #include "internal.h"
 
-#define POLL_NS 1000000ull /* polling interval for a holder that others wait for, in case its ring is lost */
-
 #define LONGEST_WAIT_NS 250000000ull
 
 const struct cot_tuning cot_default_tuning = {
@@ -21,31 +19,8 @@ const struct cot_tuning cot_default_tuning = {
     .preemption_ns = 1000000,
 };
 
-struct round {
-    struct cot_decision *decision;
-    bool progressed; /* something changed that another GPU may depend on */
-};
-
-static uint32_t index_of(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu) {
-    return (uint32_t)(gpu - arbiter->gpus);
-}
 static uint64_t bit_of(const struct cot_gpu *gpu, const struct cot_member *member) {
     return 1ull << (member - gpu->members);
-}
-static void wake_by(struct round *round, uint64_t at_ns) {
-    round->decision->next_ns = cot_smaller(round->decision->next_ns, at_ns);
-}
-
-/* ---- selection of the next container ---- */
-
-/* A high-priority container that ran out of credit comes back only for a whole quantum: it preempts others, and the
- * cost of each switch is charged to no container. */
-static int64_t credit_to_start(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return (int64_t)(member->out_of_credit ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
-}
-
-static bool has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return !cot_limited(member) || member->credit_ns >= credit_to_start(arbiter, member);
 }
 
 /* The holder waits only for its own limit. A high-priority one could continue as its limit grows, in pieces too short
@@ -57,61 +32,14 @@ static bool needs_credit(const struct cot_arbiter *arbiter, const struct cot_mem
     return holder->credit_ns < (int64_t)least;
 }
 
-static uint64_t credit_restored_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                                   const struct cot_member *member) {
-    uint64_t missing = (uint64_t)(credit_to_start(arbiter, member) - member->credit_ns);
-    return gpu->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
-}
-
-static bool precedes(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *a,
-                     const struct cot_member *b) {
-    uint64_t overdue_a = cot_overdue_since(arbiter, a, gpu->now_ns),
-             overdue_b = cot_overdue_since(arbiter, b, gpu->now_ns);
-    if (overdue_a != overdue_b) return overdue_a < overdue_b;
-    if (a->share.high != b->share.high) return a->share.high;
-    if (a->virtual_ns != b->virtual_ns) return a->virtual_ns < b->virtual_ns;
-    uint32_t after_a = (uint32_t)(a - gpu->members) + COT_ARBITER_MEMBERS - gpu->last - 1;
-    uint32_t after_b = (uint32_t)(b - gpu->members) + COT_ARBITER_MEMBERS - gpu->last - 1;
-    return after_a % COT_ARBITER_MEMBERS < after_b % COT_ARBITER_MEMBERS;
-}
-
-/* The next container for the GPU, of those that want it and may have it, without `except`; NULL if there is none. */
-static struct cot_member *next_member(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *except,
-                                      struct round *round) {
-    struct cot_member *found = NULL;
-    uint32_t at = index_of(arbiter, gpu);
-    for (uint32_t i = 0; i < gpu->count; i++) {
-        struct cot_member *member = &gpu->members[i];
-        if (!member->present || member == except || !cot_container_wants(arbiter, at, member)) continue;
-        if (!has_credit(arbiter, member) && cot_overdue_since(arbiter, member, gpu->now_ns) == UINT64_MAX) {
-            wake_by(round, credit_restored_at(arbiter, gpu, member));
-            if (member->bound_ns) wake_by(round, member->bound_ns);
-            continue;
-        }
-        if (cot_may_acquire(arbiter, at, member) && (!found || precedes(arbiter, gpu, member, found))) found = member;
-    }
-    return found;
-}
-
-/* Anticipation: the container that would be next if it were not idle for a moment. */
-static const struct cot_member *anticipated_member(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                                                   const struct cot_member *instead) {
-    const struct cot_member *found = NULL;
-    for (uint32_t i = 0; i < gpu->count; i++) {
-        const struct cot_member *member = &gpu->members[i];
-        if (!member->present || member == instead || member->share.native || member->undrained) continue;
-        if (!cot_is_idle(member) || member->active_ns == 0 || !has_credit(arbiter, member)) continue;
-        if (gpu->now_ns - member->active_ns >= arbiter->tuning.anticipation_ns) continue;
-        if (instead->share.high || member->virtual_ns >= instead->virtual_ns) continue;
-        if (!found || member->active_ns > found->active_ns) found = member;
-    }
-    return found;
-}
-
 /* ---- hand-over ---- */
 
 static void open_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
+    if (!cot_holds(arbiter, cot_index_of(arbiter, gpu), member)) return;
+    member->turn_launches = member->digest.launches - member->digest.inflight;
+    if (!member->reserved) return;
     member->reserved = false;
+    if (gpu->is_claimed && gpu->claimed_by == member->gang) gpu->is_claimed = false;
     member->granted_ns = gpu->now_ns;
     if (member->digest.inflight == 0) member->unclaimed_ns = 0;
     member->waited_for_ns = member->owed_ns = 0;
@@ -136,6 +64,7 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     member->turn_charged_ns = 0;
     member->lent = lent && !member->relieved;
     member->out_of_credit = false;
+    member->held_back_ns = 0;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_gpu(arbiter, member, open_gpu);
 }
@@ -143,7 +72,7 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
 static void close_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
     if (cot_holder(gpu) != member || gpu->phase != COT_PHASE_HELD) return;
     if (member->reserved) {
-        member->reserved = false;
+        member->reserved = gpu->is_claimed = false;
         gpu->phase = COT_PHASE_IDLE;
         return;
     }
@@ -152,17 +81,41 @@ static void close_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     /* Launches that are known to be long get their time, up to a bound. */
     gpu->overrun_at_ns = gpu->now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns +
                          cot_smaller(member->digest.pending_ns, LONGEST_WAIT_NS);
-    cot_order_state(member, member->multi_gpu ? COT_LEASE_CATCH_UP : COT_LEASE_CLOSED);
+    if (member->multi_gpu) cot_order_catch_up(member, member->digest.launches);
+    else cot_order_state(member, COT_LEASE_CLOSED);
 }
 
-static void revoke_gpu(struct cot_arbiter *arbiter, struct cot_member *holder, struct round *round) {
+static void revoke_gpu(struct cot_arbiter *arbiter, struct cot_member *holder, struct cot_round *round) {
     cot_each_gpu(arbiter, holder, close_gpu);
+    if (holder->multi_gpu) cot_limit_catch_up(arbiter, holder);
     round->progressed = true;
+}
+
+/* The next turn is that of a gang: the other GPUs that it wants are taken from their holders at the same time, so that
+ * none of them is kept unused for longer than their work drains. */
+static void claim_gpus(struct cot_arbiter *arbiter, const struct cot_member *next, struct cot_round *round) {
+    for (uint32_t at = 0; next->multi_gpu && at < COT_ARBITER_GPUS; at++) {
+        struct cot_gpu *gpu = &arbiter->gpus[at];
+        const struct cot_member *there = cot_sibling(arbiter, at, next);
+        if (!there || !cot_wants(arbiter, there) || cot_holds(arbiter, at, there)) continue;
+        gpu->is_claimed = true;
+        gpu->claimed_by = next->gang;
+        if (gpu->phase == COT_PHASE_HELD) revoke_gpu(arbiter, cot_holder(gpu), round);
+    }
+}
+
+/* The gang that claimed the GPU may have changed its mind. */
+static void check_claim(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
+    for (uint32_t i = 0; gpu->is_claimed && i < gpu->count; i++) {
+        const struct cot_member *member = &gpu->members[i];
+        if (member->present && member->gang == gpu->claimed_by && cot_wants(arbiter, member)) return;
+    }
+    gpu->is_claimed = false;
 }
 
 /* ---- one GPU ---- */
 
-static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct round *round) {
+static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
     if (gpu->now_ns < gpu->draining_until_ns) {
         bool drained = true;
         for (uint32_t i = 0; i < gpu->count; i++) {
@@ -170,18 +123,19 @@ static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
             drained = drained && (!member->present || (member->digested_since_close && member->digest.inflight == 0));
         }
         if (!drained) {
-            wake_by(round, cot_smaller(gpu->draining_until_ns, gpu->now_ns + POLL_NS));
+            cot_wake_by(round, cot_smaller(gpu->draining_until_ns, gpu->now_ns + COT_POLL_NS));
             return;
         }
         gpu->draining_until_ns = 0;
     }
-    struct cot_member *next = next_member(arbiter, gpu, NULL, round);
+    struct cot_member *next = cot_next_member(arbiter, gpu, NULL, round);
     if (!next) return;
-    const struct cot_member *absent = anticipated_member(arbiter, gpu, next);
+    const struct cot_member *absent = cot_anticipated_member(arbiter, gpu, next);
     if (absent && next->digest.longest_ns > arbiter->tuning.lend_ns) {
-        wake_by(round, absent->active_ns + arbiter->tuning.anticipation_ns);
+        cot_wake_by(round, absent->active_ns + arbiter->tuning.anticipation_ns);
         return;
     }
+    if (!gpu->is_claimed) claim_gpus(arbiter, next, round);
     grant_gpu(arbiter, gpu, next, absent != NULL);
     round->progressed = true;
 }
@@ -202,16 +156,22 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
     cot_order_alone(arbiter, gpu, holder);
 }
 
-static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct round *round) {
+static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
     struct cot_member *holder = cot_holder(gpu);
-    struct cot_member *other = next_member(arbiter, gpu, holder, round);
+    struct cot_member *other = cot_next_member(arbiter, gpu, holder, round);
     gpu->others_wait = other != NULL;
-    if (holder->reserved) return;
+    if (holder->reserved) {
+        if (!cot_wants(arbiter, holder)) revoke_gpu(arbiter, holder, round);
+        else if (cot_has_all(arbiter, holder)) cot_each_gpu(arbiter, holder, open_gpu);
+        return;
+    }
     if (gpu->now_ns < gpu->draining_until_ns) {
         revoke_gpu(arbiter, holder, round);
         return;
     }
-    if (!other) {
+    /* Limits of a gang grow on each of its GPUs, but its turns must not come apart. */
+    bool together = !other && cot_gang_is_limited(arbiter, holder);
+    if (!other && !together) {
         holder->lent = false;
         keep_alone(arbiter, gpu, holder);
         return;
@@ -220,55 +180,50 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     if (holder->turn_charged_ns < holder->turn_budget_ns) left = holder->turn_budget_ns - holder->turn_charged_ns;
     if (cot_limited(holder)) left = holder->credit_ns > 0 ? cot_smaller(left, (uint64_t)holder->credit_ns) : 0;
     bool idle = cot_is_idle(holder) && holder->idle_ns && now - holder->idle_ns >= arbiter->tuning.idle_ns;
-    bool outranked = other->share.high && !holder->share.high;
-    bool agent_returned = holder->lent && precedes(arbiter, gpu, other, holder);
+    bool outranked = other && other->share.high && !holder->share.high;
+    bool agent_returned = holder->lent && other && cot_precedes(arbiter, gpu, other, holder);
     bool spent = left <= holder->digest.pending_ns;
     bool out_of_credit = needs_credit(arbiter, holder);
     bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
     /* A high-priority container keeps the GPU while it wants it, within its limit. */
-    bool stays = holder->share.high && !other->share.high && !out_of_credit && !idle;
-    if (holder->multi_gpu) idle = idle && !cot_container_wants(arbiter, index_of(arbiter, gpu), holder);
-    outranked = outranked || (!holder->relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
+    bool stays = holder->share.high && !(other && other->share.high) && !out_of_credit && !idle;
+    if (holder->multi_gpu) idle = idle && !cot_wants(arbiter, holder);
+    if (together) idle = stays = false;
+    outranked = outranked || (other && !holder->relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
                               cot_overdue_since(arbiter, holder, now) == UINT64_MAX);
+    outranked = outranked || (other && cot_sibling_holds(arbiter, other) && cot_precedes(arbiter, gpu, other, holder));
     if (cot_is_relief_unused(arbiter, holder, now)) {
-        wake_by(round, now + POLL_NS);
+        cot_wake_by(round, now + COT_POLL_NS);
         return;
     }
     if (outranked || (!stays && (idle || agent_returned || out_of_credit || spent || out_of_time))) {
         holder->out_of_credit = out_of_credit && holder->share.high;
+        if (other) claim_gpus(arbiter, other, round);
         revoke_gpu(arbiter, holder, round);
         return;
     }
     if (stays) keep_alone(arbiter, gpu, holder);
     else if (holder->terms.rate_ppm != 0) cot_order_turn(arbiter, gpu, holder, left);
-    uint64_t check = now + POLL_NS;
+    uint64_t check = now + COT_POLL_NS;
     if (cot_is_idle(holder) && holder->idle_ns) check = holder->idle_ns + arbiter->tuning.idle_ns;
-    wake_by(round, check);
+    cot_wake_by(round, check);
 }
 
 /* A high-priority container launches behind the work that is still in flight, without waiting for the report of its
  * end: the driver finishes or slices that work, and nothing is launched after it. */
 static bool high_priority_waits(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *holder,
-                                struct round *round) {
+                                struct cot_round *round) {
     if (holder->share.high) return false;
-    const struct cot_member *next = next_member(arbiter, gpu, holder, round);
+    const struct cot_member *next = cot_next_member(arbiter, gpu, holder, round);
     return next && next->share.high;
 }
 
-static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct round *round) {
+static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
     struct cot_member *holder = cot_holder(gpu);
     if (holder->state == COT_LEASE_CATCH_UP) {
-        bool drained = true;
-        for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
-            for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
-                const struct cot_member *there = &arbiter->gpus[at].members[i];
-                if (!there->present || there->container != holder->container) continue;
-                drained = drained && there->digested_since_close && there->digest.inflight == 0;
-            }
-        }
-        if (drained || gpu->now_ns - gpu->closing_ns >= arbiter->tuning.quantum_ns) {
+        cot_limit_catch_up(arbiter, holder);
+        if (cot_gang_drained(arbiter, holder) || gpu->now_ns - gpu->closing_ns >= arbiter->tuning.quantum_ns)
             cot_order_state(holder, COT_LEASE_CLOSED);
-        }
     }
     /* All that is left in flight has run for longer than predicted: it may wait for what others keep from launching. */
     bool stuck = holder->digested_since_close && holder->digest.inflight && holder->digest.pending_ns == 0 &&
@@ -287,13 +242,14 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
         round->progressed = true;
         return;
     }
-    if (!holder->digested_since_close) round->decision->look[index_of(arbiter, gpu)] |= bit_of(gpu, holder);
-    wake_by(round, cot_smaller(gpu->overrun_at_ns, gpu->now_ns + POLL_NS));
+    if (!holder->digested_since_close) round->decision->look[cot_index_of(arbiter, gpu)] |= bit_of(gpu, holder);
+    cot_wake_by(round, cot_smaller(gpu->overrun_at_ns, gpu->now_ns + COT_POLL_NS));
 }
 
 void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot_decision *decision) {
     *decision = (struct cot_decision){.next_ns = now_ns + COT_LEASE_PAGE_HEARTBEAT_NS};
-    struct round round = {.decision = decision, .progressed = true};
+    struct cot_round round = {.decision = decision, .progressed = true};
+    cot_update_links(arbiter, now_ns);
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         cot_advance(arbiter, &arbiter->gpus[at], now_ns);
         cot_cap_credits(arbiter, &arbiter->gpus[at]);
@@ -304,6 +260,7 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
         for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
             struct cot_gpu *gpu = &arbiter->gpus[at];
             if (gpu->count == 0) continue;
+            check_claim(arbiter, gpu);
             if (gpu->phase == COT_PHASE_CLOSING) decide_closing(arbiter, gpu, &round);
             if (gpu->phase == COT_PHASE_IDLE) decide_idle(arbiter, gpu, &round);
             if (gpu->phase == COT_PHASE_HELD) decide_held(arbiter, gpu, &round);

@@ -152,15 +152,14 @@ static bool may_go_without_arbiter(struct cot_gate *gate, struct admission *admi
     return is_within_growing_limit(gate, admission, limit, record.rate_ppm, record.at_ns, 2 * depth);
 }
 
-/* The turn of a multi-GPU container was closed between two launches that belong together: a launch that was made on its
- * other GPUs may follow on this one. */
+/* The turn was closed between launches that belong together: those that were made on other GPUs may be followed. */
 static bool may_catch_up(const struct cot_gate *gate) {
-    uint64_t own = LOAD(gate->row->launches) - LOAD(gate->launches_mark);
-    for (uint32_t i = 0; i < gate->others_count; i++) {
-        const struct cot_gate *other = &gate->others[i];
-        if (other != gate && LOAD(other->row->launches) - LOAD(other->launches_mark) > own) return true;
-    }
-    return false;
+    const struct cot_lease_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
+    uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
+    uint64_t made = 0;
+    if (slots > gate->slot_count) slots = gate->slot_count;
+    for (uint32_t slot = 0; slot < slots; slot++, row += gate->gpu_count) made += LOAD(row->launches);
+    return made < LOAD(gate->order->launches_limit);
 }
 
 static bool may_go(struct cot_gate *gate, struct admission *admission) {
@@ -176,16 +175,6 @@ static bool may_go(struct cot_gate *gate, struct admission *admission) {
         return admission->totals.used + admission->totals.pending - admission->launch->predicted_ns < limit;
     }
     return is_within_growing_limit(gate, admission, limit, view.terms.rate_ppm, view.terms.at_ns, 0);
-}
-
-/* Remembers where a turn of this process began, for may_catch_up. */
-static void mark_turn(struct cot_gate *gate) {
-    uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), epoch = cot_lease_epoch(lease);
-    if (cot_lease_state(lease) != COT_LEASE_GRANTED || LOAD(gate->marked_epoch) == epoch) return;
-    __atomic_store_n(&gate->marked_epoch, epoch, __ATOMIC_RELAXED);
-    if (LOAD(gate->row->inflight) == 0) {
-        __atomic_store_n(&gate->launches_mark, LOAD(gate->row->launches), __ATOMIC_RELAXED);
-    }
 }
 
 /* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was
@@ -257,7 +246,6 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
         .unknown = !length.measured,
         .probe = length.late_ns == 0,
     };
-    mark_turn(gate);
     __atomic_fetch_add(&gate->row->pending_ns, launch->predicted_ns, __ATOMIC_SEQ_CST);
     bool first = __atomic_fetch_add(&gate->row->inflight, 1, __ATOMIC_SEQ_CST) == 0;
     struct admission admission = {

@@ -53,15 +53,11 @@ struct cot_gate {
     struct cot_lease_reports *reports;
     struct cot_lease_row *row; /* of this process */
     uint32_t slot_count, gpu_count, gpu, slot;
-    uint64_t used_until_ns; /* use is counted up to here */
-    uint64_t forfeited_ns;  /* growth of a record's limit that was not used in time ... */
-    uint64_t forfeited_of;  /* ... and the check of that record */
-    uint64_t launches_mark; /* launches when the last turn began, for COT_LEASE_CATCH_UP */
-    uint64_t marked_epoch;
-    uint32_t waited;         /* the last admission was answered with a wait */
-    uint32_t out_of_credit;  /* the limit was reached and has not grown enough since */
-    struct cot_gate *others; /* this process's gates of all its GPUs, for COT_LEASE_CATCH_UP; may be NULL */
-    uint32_t others_count;
+    uint64_t used_until_ns;    /* use is counted up to here */
+    uint64_t forfeited_ns;     /* growth of a record's limit that was not used in time ... */
+    uint64_t forfeited_of;     /* ... and the check of that record */
+    uint32_t waited;           /* the last admission was answered with a wait */
+    uint32_t out_of_credit;    /* the limit was reached and has not grown enough since */
     uint32_t missed_heartbeat; /* low half of an announced idle end after which no heartbeat came: not trusted again; 0:
                                   none */
     struct cot_duration all;   /* of all kinds */

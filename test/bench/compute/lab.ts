@@ -5,7 +5,7 @@ import { promisify } from 'node:util';
 import { BUILD } from '../../support/native/node.ts';
 
 export type Law = 'native' | 'cotenant' | 'count_bucket' | 'event_bucket';
-export type Form = 'async' | 'sync' | 'graph' | 'cooperative' | 'streams' | 'bursty' | 'requests';
+export type Form = 'async' | 'sync' | 'graph' | 'cooperative' | 'streams' | 'bursty' | 'requests' | 'collective';
 
 /** What a tenant's program does and what it is granted; other words of the laboratory in `more`. */
 export type Tenant = {
@@ -21,6 +21,8 @@ export type Served = {
   /** For how long anything of it ran, per window. */
   readonly active_us: readonly number[];
   readonly longest_wait_us: number;
+  /** Of its job's ranks together. */
+  readonly steps?: number;
   readonly p50_us?: number;
   readonly p99_us?: number;
   readonly max_us?: number;

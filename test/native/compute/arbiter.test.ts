@@ -3,6 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test from 'ava';
+import { ratioOfCollectives } from '../../bench/compute/collectives.ts';
 import { ratioOfKinds } from '../../bench/compute/kinds.ts';
 import { type Run, runLab, type Tenant } from '../../bench/compute/lab.ts';
 import { after, percentOf } from '../../bench/compute/measure.ts';
@@ -24,6 +25,11 @@ const CASES = {
     ['high', 'high priority launches behind work in flight, each paying for its own'],
     ['multi_gpu', 'containers with collectives on two GPUs get both GPUs in turn'],
     ['catch-up', 'a turn that ends inside a collective lets its last launch follow'],
+  ],
+  arbiter_gangs: [
+    ['find', 'containers are linked when the work of one ends as the other launches'],
+    ['chance', 'ends and launches that coincide now and then link nothing'],
+    ['held-back', 'a link to a container that cannot go on holds no other back for long'],
   ],
   arbiter_faults: [
     ['crash', 'a dead process blocks no container, and its slot keeps its account'],
@@ -138,6 +144,16 @@ test('rule 5: short pauses are waited for, or a program that pauses loses its sh
   t.true((await second(lab)).percent > 60);
   t.true((await second({ ...lab, words: ['anticipation_us=0'] })).percent < 40);
 });
+
+for (const [job, what] of [
+  ['one_container', 'in one container'],
+  ['two_containers', 'in a container each'],
+] as const) {
+  test(`ranks on two GPUs ${what} get their share beside busy neighbors`, async (t) => {
+    const ratio = await ratioOfCollectives(job);
+    t.true(ratio >= 0.8, `${ratio}`);
+  });
+}
 
 for (const [count, what] of [
   [200, '200 kinds of launches in turn'],

@@ -30,8 +30,6 @@ bool cot_lease_page_map(void) {
     for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) {
         struct cot_gate *gate = &gates->gate[gpu];
         cot_gate_attach(gate, &cot_default_gate, page, cot->at.slot_count, cot->at.gpu_count, cot->at.slot, gpu, stamp);
-        gate->others = gates->gate;
-        gate->others_count = cot->at.gpu_count;
     }
     cot->gates = gates;
     return true;

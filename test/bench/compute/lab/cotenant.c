@@ -2,10 +2,11 @@
  * surrounds them in a process: a thread that polls events, and rings and wake-ups that take their time. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lab.h"
 
-enum { SLOTS = 64, GPU = 0, GPUS = 1 };
+enum { SLOTS = 64 };
 
 struct batch {
     struct cot_batch batch;
@@ -28,7 +29,7 @@ struct process {
 struct page {
     void *bytes;
     uint32_t bell;
-    int member;
+    int member[MAX_GPUS]; /* of the tenant's GPUs */
 };
 
 static struct cot_arbiter arbiter;
@@ -45,57 +46,59 @@ static uint64_t wake_latency(void) {
 
 static void round_of(void *about, uint64_t version);
 
-static void report(uint32_t tenant) {
-    struct cot_digest digest;
-    cot_digest(pages[tenant].bytes, SLOTS, GPUS, GPU, NULL, &digest);
-    cot_arbiter_report(&arbiter, GPU, (uint32_t)pages[tenant].member, &digest, now_ns);
+static uint64_t watch[COT_ARBITER_GPUS];
+
+static uint32_t at_of(uint32_t tenant, uint32_t gpu) {
+    return lab.tenants[tenant].first_gpu + gpu;
 }
+
+static void report(uint32_t tenant, uint32_t gpu) {
+    struct cot_digest digest;
+    cot_digest(pages[tenant].bytes, SLOTS, lab.tenants[tenant].gpus, gpu, NULL, &digest);
+    cot_arbiter_report(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], &digest, now_ns);
+}
+
+/* For each GPU of each tenant that has joined. */
+#define EACH_MEMBER(tenant, gpu)                            \
+    for (uint32_t tenant = 0; tenant < lab.count; tenant++) \
+        for (uint32_t gpu = 0; lab.tenants[tenant].joined && gpu < lab.tenants[tenant].gpus; gpu++)
 
 static void woken(void *about, uint64_t number) {
     (void)number;
     program_again(about);
 }
 
-static void publish(uint32_t tenant) {
-    struct cot_lease_order *order = cot_lease_order_at(pages[tenant].bytes, GPU);
-    if (!cot_arbiter_publish(&arbiter, GPU, (uint32_t)pages[tenant].member, order)) return;
+static void publish(uint32_t tenant, uint32_t gpu) {
+    struct cot_lease_order *order = cot_lease_order_at(pages[tenant].bytes, gpu);
+    if (!cot_arbiter_publish(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], order)) return;
     struct tenant *of = &lab.tenants[tenant];
-    for (uint32_t i = 0; i < of->processes; i++) {
+    for (uint32_t i = gpu; i < of->processes; i += of->gpus) {
         struct process *process = of->programs[i].law;
         if (process && process->waiting) at(now_ns + wake_latency(), woken, &of->programs[i], 0);
     }
 }
 
-static uint32_t tenant_of(uint32_t member) {
-    uint32_t tenant = 0;
-    while (tenant < lab.count && (!lab.tenants[tenant].joined || pages[tenant].member != (int)member)) tenant++;
-    return tenant;
+static bool is_in(const uint64_t *masks, uint32_t tenant, uint32_t gpu) {
+    return masks[at_of(tenant, gpu)] >> pages[tenant].member[gpu] & 1;
 }
 
 static uint64_t decide(void) {
     struct cot_decision decision;
-    uint64_t watch = 0;
-    for (uint32_t i = 0; i < COT_ARBITER_MEMBERS && now_ns > 0; i++) {
-        const struct cot_gpu *gpu = &arbiter.gpus[GPU];
-        const struct cot_member *member = &gpu->members[i];
-        bool watched = (gpu->phase != COT_PHASE_IDLE && gpu->holder == i) || member->undrained;
-        if (member->present && (watched || now_ns < gpu->draining_until_ns)) watch |= 1ull << i;
-    }
     for (;;) {
-        for (uint32_t i = 0; i < lab.count; i++) {
-            if (!lab.tenants[i].joined) continue;
-            uint32_t bell = cot_lease_reports_at(pages[i].bytes)->bell;
-            if (bell == pages[i].bell && !(watch >> pages[i].member & 1)) continue;
-            pages[i].bell = bell;
-            report(i);
+        EACH_MEMBER(tenant, gpu) {
+            bool rung = cot_lease_reports_at(pages[tenant].bytes)->bell != pages[tenant].bell;
+            if (rung || is_in(watch, tenant, gpu)) report(tenant, gpu);
+            if (gpu + 1 == lab.tenants[tenant].gpus)
+                pages[tenant].bell = cot_lease_reports_at(pages[tenant].bytes)->bell;
         }
         cot_arbiter_decide(&arbiter, now_ns, &decision);
-        for (uint64_t dirty = decision.dirty[GPU]; dirty; dirty &= dirty - 1) {
-            uint32_t tenant = tenant_of((uint32_t)__builtin_ctzll(dirty));
-            publish(tenant);
+        bool again = false;
+        EACH_MEMBER(tenant, gpu) {
+            if (is_in(decision.dirty, tenant, gpu)) publish(tenant, gpu);
+            again = again || is_in(decision.look, tenant, gpu);
         }
-        watch = decision.look[GPU];
-        if (!watch) return decision.next_ns;
+        memcpy(watch, again ? decision.look : decision.watch, sizeof watch);
+        if (!again) return decision.next_ns;
     }
 }
 
@@ -115,8 +118,11 @@ static void round_of(void *about, uint64_t version) {
         if (!lab.tenants[i].joined) continue;
         ((struct cot_lease_page_header *)pages[i].bytes)->heartbeat_ns = now_ns;
         if (!beat) continue;
-        struct cot_lease_order *order = cot_lease_order_at(pages[i].bytes, GPU);
-        cot_lease_order_record(order, cot_arbiter_record(&arbiter, GPU, (uint32_t)pages[i].member, now_ns));
+        for (uint32_t gpu = 0; gpu < lab.tenants[i].gpus; gpu++) {
+            struct cot_lease_order *order = cot_lease_order_at(pages[i].bytes, gpu);
+            uint32_t member = (uint32_t)pages[i].member[gpu];
+            cot_lease_order_record(order, cot_arbiter_record(&arbiter, at_of(i, gpu), member, now_ns));
+        }
     }
     if (beat) record_ns = now_ns;
     set_timer(next > now_ns ? next : now_ns + DECIDE_NS);
@@ -128,26 +134,34 @@ static void ring(void) {
     at(ring_ns, round_of, NULL, 0);
 }
 
-static void share_all(void) {
+static void share_gpu(uint32_t at_gpu) {
     struct cot_request requests[MAX_TENANTS];
     struct cot_share shares[MAX_TENANTS];
     uint32_t count = 0;
-    for (uint32_t i = 0; i < lab.count; i++) {
-        if (!lab.tenants[i].joined) continue;
-        requests[count] = lab.tenants[i].request;
+    EACH_MEMBER(tenant, gpu) {
+        if (at_of(tenant, gpu) != at_gpu) continue;
+        requests[count] = lab.tenants[tenant].request;
         requests[count++].policy = lab.policy;
     }
-    if (count) cot_policy_shares(lab.instances, requests, count, shares);
-    for (uint32_t i = 0, k = 0; i < lab.count; i++) {
-        if (!lab.tenants[i].joined) continue;
-        cot_arbiter_set_share(&arbiter, GPU, (uint32_t)pages[i].member, &shares[k++], now_ns);
+    if (count == 0) return;
+    cot_policy_shares(lab.instances, requests, count, shares);
+    count = 0;
+    EACH_MEMBER(tenant, gpu) {
+        if (at_of(tenant, gpu) != at_gpu) continue;
+        cot_arbiter_set_share(&arbiter, at_gpu, (uint32_t)pages[tenant].member[gpu], &shares[count++], now_ns);
     }
 }
 
+static void share_all(void) {
+    for (uint32_t gpu = 0; gpu < MAX_GPUS; gpu++) share_gpu(gpu);
+}
+
 static void join_page(uint32_t tenant) {
-    struct cot_digest digest;
-    cot_digest(pages[tenant].bytes, SLOTS, GPUS, GPU, NULL, &digest);
-    pages[tenant].member = cot_arbiter_join(&arbiter, GPU, tenant, &digest, now_ns);
+    for (uint32_t gpu = 0; gpu < lab.tenants[tenant].gpus; gpu++) {
+        struct cot_digest digest;
+        cot_digest(pages[tenant].bytes, SLOTS, lab.tenants[tenant].gpus, gpu, NULL, &digest);
+        pages[tenant].member[gpu] = cot_arbiter_join(&arbiter, at_of(tenant, gpu), tenant, &digest, now_ns);
+    }
     lab.tenants[tenant].joined = true;
 }
 
@@ -163,9 +177,7 @@ void agent_stop(void) {
 void agent_resume(void) {
     running = true;
     ring_ns = 0;
-    for (uint32_t i = 0; i < lab.count; i++) {
-        if (lab.tenants[i].joined) report(i);
-    }
+    EACH_MEMBER(tenant, gpu) report(tenant, gpu);
     round_of(NULL, 0);
 }
 
@@ -175,11 +187,10 @@ void agent_restart(void) {
         if (lab.tenants[i].joined) join_page(i);
     }
     share_all();
-    for (uint32_t i = 0; i < lab.count; i++) {
+    EACH_MEMBER(tenant, gpu) {
         struct cot_lease_record record;
-        if (!lab.tenants[i].joined || !cot_lease_order_read_record(cot_lease_order_at(pages[i].bytes, GPU), &record))
-            continue;
-        cot_arbiter_adopt(&arbiter, GPU, (uint32_t)pages[i].member, &record, now_ns);
+        if (!cot_lease_order_read_record(cot_lease_order_at(pages[tenant].bytes, gpu), &record)) continue;
+        cot_arbiter_adopt(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], &record, now_ns);
     }
     agent_resume();
 }
@@ -191,7 +202,7 @@ void agent_set(uint32_t tenant, const struct cot_request *request) {
 }
 
 void agent_print(uint32_t tenant) {
-    const struct cot_member *member = &arbiter.gpus[GPU].members[pages[tenant].member];
+    const struct cot_member *member = &arbiter.gpus[at_of(tenant, 0)].members[pages[tenant].member[0]];
     printf("\"charged_ns\":%lu,\"contended_ns\":%lu,\"overruns\":%lu,\"faults\":%lu,", member->charged_ns,
            member->contended_ns, member->overruns, member->faults);
 }
@@ -202,7 +213,7 @@ static void scribble(void *about, uint64_t number) {
     struct tenant *tenant = about;
     static struct random random = {.state = 777};
     uint64_t *words = (uint64_t *)cot_lease_reports_at(pages[tenant->index].bytes);
-    uint64_t size = (cot_lease_page_bytes(SLOTS, GPUS) - COT_LEASE_REPORTS_OFFSET) / 8;
+    uint64_t size = (cot_lease_page_bytes(SLOTS, tenant->gpus) - COT_LEASE_REPORTS_OFFSET) / 8;
     for (uint32_t i = 0; i < 16; i++) {
         uint64_t value = (uint64_t)(uniform(&random) * 1e18);
         words[(uint64_t)(uniform(&random) * (double)(size - 1))] = value >> (uint32_t)(uniform(&random) * 60);
@@ -216,7 +227,7 @@ static void scribble(void *about, uint64_t number) {
 static void join(struct program *program) {
     uint32_t tenant = program->tenant->index;
     if (program->index == 0) {
-        pages[tenant].bytes = calloc(1, cot_lease_page_bytes(SLOTS, GPUS));
+        pages[tenant].bytes = calloc(1, cot_lease_page_bytes(SLOTS, program->tenant->gpus));
         if (!pages[tenant].bytes) abort();
         ((struct cot_lease_page_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
         join_page(tenant);
@@ -227,7 +238,9 @@ static void join(struct program *program) {
     if (!process) abort();
     process->program = program;
     program->law = process;
-    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, GPUS, program->index, GPU, now_ns | 1);
+    uint32_t gpus = program->tenant->gpus;
+    cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, gpus, program->index, program->index % gpus,
+                    now_ns | 1);
     ring();
 }
 

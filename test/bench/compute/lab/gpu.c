@@ -1,6 +1,6 @@
 /* A GPU: contexts (one per process) get time slices of SLICE_NS while several have work, and a switch costs SWITCH_NS;
  * within a context the heads of its streams run in parallel as far as the GPU's width allows. A launch that outlasts
- * its context's slice continues in the next one. */
+ * its context's slice continues in the next one, and so does a collective whose ranks have not all begun. */
 #include <stdlib.h>
 
 #include "lab.h"
@@ -38,11 +38,28 @@ void gpu_advance(struct gpu *gpu) {
     }
 }
 
+static bool is_met(const struct launch *launch) {
+    return !launch->job || launch->step < launch->job->step;
+}
+
+/* A rank's kernel begins. The last one of a step lets those on other GPUs end. */
+static void arrive(struct launch *launch) {
+    struct job *job = launch->job;
+    if (!job || launch->arrived) return;
+    launch->arrived = true;
+    if (++job->arrived < job->ranks) return;
+    job->arrived = 0;
+    job->step++;
+    for (uint32_t i = 0; i < MAX_GPUS; i++) {
+        if (lab.gpus[i].busy) at(now_ns, due, &lab.gpus[i], ++lab.gpus[i].version);
+    }
+}
+
 static void finish(struct gpu *gpu) {
     struct context *context = gpu->contexts[gpu->current];
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         struct launch *launch = context->head[i];
-        if (!launch || !launch->running || launch->left_ns > 0) continue;
+        if (!launch || !launch->running || launch->left_ns > 0 || !is_met(launch)) continue;
         context->head[i] = launch->next;
         if (!context->head[i]) context->tail[i] = NULL;
         else context->head[i]->begun_ns = now_ns;
@@ -97,16 +114,18 @@ static void plan(struct gpu *gpu) {
         if (!launch || launch->running || width + launch->width > 1000) continue;
         launch->running = true;
         width += launch->width;
+        arrive(launch);
     }
     uint64_t start = gpu->ready_ns > now_ns ? gpu->ready_ns : now_ns, next = UINT64_MAX;
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         const struct launch *launch = context->head[i];
         if (!launch || !launch->running) continue;
         uint64_t end = start + launch->left_ns;
-        if (end < next) next = end;
+        if (end < next && (launch->left_ns || is_met(launch))) next = end;
     }
     if (has_others(gpu) && gpu->slice_end_ns < next) next = gpu->slice_end_ns;
-    at(next, due, gpu, ++gpu->version);
+    gpu->version++;
+    if (next != UINT64_MAX) at(next, due, gpu, gpu->version);
 }
 
 static void due(void *about, uint64_t version) {

@@ -28,6 +28,8 @@ enum {
     MAX_TENANTS = 64,
     MAX_PROCESSES = 8, /* of a tenant */
     MAX_STREAMS = 4,
+    MAX_GPUS = 4,
+    MAX_JOBS = 4,
 };
 
 /* ---- clock.c ---- */
@@ -54,7 +56,16 @@ struct launch {
     struct batch *batch;
     uint64_t charge_ns; /* of the peers' laws: what they thought of it */
     bool running;
+    struct job *job; /* of a collective: it ends when the kernels of all ranks have begun */
+    uint64_t step;
+    bool arrived;
     struct launch *next;
+};
+/* Ranks that launch a collective in each step. */
+struct job {
+    uint32_t ranks;
+    uint64_t step;    /* in which not all have begun ... */
+    uint32_t arrived; /* ... but so many */
 };
 struct context {
     struct launch *head[MAX_STREAMS], *tail[MAX_STREAMS];
@@ -76,7 +87,16 @@ void gpu_submit(struct gpu *gpu, struct context *context, struct launch *launch)
 void gpu_advance(struct gpu *gpu);
 
 /* ---- program.c ---- */
-enum form { FORM_ASYNC, FORM_SYNC, FORM_GRAPH, FORM_COOPERATIVE, FORM_STREAMS, FORM_BURSTY, FORM_REQUESTS };
+enum form {
+    FORM_ASYNC,
+    FORM_SYNC,
+    FORM_GRAPH,
+    FORM_COOPERATIVE,
+    FORM_STREAMS,
+    FORM_BURSTY,
+    FORM_REQUESTS,
+    FORM_COLLECTIVE
+};
 enum spread { SPREAD_LOGNORMAL, SPREAD_FIXED, SPREAD_BIMODAL };
 struct request_log {
     uint64_t *latency_ns;
@@ -85,6 +105,7 @@ struct request_log {
 struct program {
     struct tenant *tenant;
     uint32_t index;
+    struct gpu *gpu;
     struct context context;
     struct random random, arrivals_random; /* two, so that when work comes does not hang on how long it takes */
     uint32_t outstanding, burst_left, next_stream;
@@ -106,7 +127,9 @@ struct tenant {
     enum spread spread;
     uint64_t kernel_ns;
     uint32_t nodes, processes, load_percent;
-    uint64_t kinds; /* of launches, in turn, each of its own length; 0: each launch is of a new kind */
+    uint32_t first_gpu, gpus; /* its processes use them in turn */
+    struct job *job;          /* of FORM_COLLECTIVE: each process is a rank */
+    uint64_t kinds;           /* of launches, in turn, each of its own length; 0: each launch is of a new kind */
     uint64_t gap_ns;
     uint32_t burst;
     uint64_t active_ns, pause_ns; /* phases: works for so long, pauses for so long; 0: always works */
@@ -142,7 +165,8 @@ struct lab {
     const struct law *law;
     struct tenant tenants[MAX_TENANTS];
     uint32_t count;
-    struct gpu gpu;
+    struct gpu gpus[MAX_GPUS];
+    struct job jobs[MAX_JOBS];
     uint64_t end_ns, seed;
     enum cot_policy policy;
     uint32_t instances;

@@ -2,10 +2,10 @@
  *
  *   law=native|cotenant|count_bucket|event_bucket  seconds=N  seed=N  policy=0..5  instances=N
  *   quantum_us= depth_us= high_depth_us= credit_longest= anticipation_us= loan_us= unknown_us= swallow=1   (the law's)
- *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests  kernel_us nodes gap_us burst
- *                          spread:lognormal|fixed|bimodal  percent limit weight high cap load active_ms pause_ms
- *                          processes join_ms scribbles kinds
- *   set=MS:TENANT:percent|weight:VALUE   stop=MS  resume=MS  restart=MS     (of the agent)
+ *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests|collective  kernel_us nodes gap_us
+ * burst spread:lognormal|fixed|bimodal  percent limit weight high cap load active_ms pause_ms processes join_ms
+ * scribbles kinds gpu gpus job (a number; each process is a rank of it) set=MS:TENANT:percent|weight:VALUE   stop=MS
+ * resume=MS  restart=MS     (of the agent)
  *
  * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
  * how long it waited; with requests, how long they took. */
@@ -37,7 +37,8 @@ static uint32_t choice(const char *const *names, const char *name) {
     return 0;
 }
 
-static const char *const FORMS[] = {"async", "sync", "graph", "cooperative", "streams", "bursty", "requests", NULL};
+static const char *const FORMS[] = {"async",  "sync",     "graph",      "cooperative", "streams",
+                                    "bursty", "requests", "collective", NULL};
 static const char *const SPREADS[] = {"lognormal", "fixed", "bimodal", NULL};
 
 static void set_tenant(struct tenant *tenant, const char *key, const char *value) {
@@ -57,6 +58,9 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
     else if (!strcmp(key, "pause_ms")) tenant->pause_ns = number(value) * MS;
     else if (!strcmp(key, "processes")) tenant->processes = (uint32_t)number(value);
     else if (!strcmp(key, "join_ms")) tenant->join_ns = number(value) * MS;
+    else if (!strcmp(key, "gpu")) tenant->first_gpu = (uint32_t)number(value);
+    else if (!strcmp(key, "gpus")) tenant->gpus = (uint32_t)number(value);
+    else if (!strcmp(key, "job")) tenant->job = &lab.jobs[number(value) % MAX_JOBS];
     else if (!strcmp(key, "kinds")) tenant->kinds = number(value);
     else if (!strcmp(key, "scribbles")) tenant->scribbles = number(value);
     else fail("a tenant has no", key);
@@ -65,7 +69,8 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
 static void add_tenant(char *words) {
     if (lab.count == MAX_TENANTS) fail("too many tenants at", words);
     struct tenant *tenant = &lab.tenants[lab.count];
-    *tenant = (struct tenant){.kernel_ns = 200 * US, .nodes = 1, .processes = 1, .load_percent = 30, .kinds = 1};
+    *tenant =
+        (struct tenant){.kernel_ns = 200 * US, .nodes = 1, .processes = 1, .load_percent = 30, .kinds = 1, .gpus = 1};
     tenant->index = lab.count++;
     char *save;
     for (char *argument = strtok_r(words, ",", &save); argument; argument = strtok_r(NULL, ",", &save)) {
@@ -81,7 +86,14 @@ static void add_tenant(char *words) {
         if (!tenant->burst) tenant->burst = 20;
         tenant->log.latency_ns = calloc(1u << 20, sizeof *tenant->log.latency_ns);
     }
+    if (tenant->processes < tenant->gpus) tenant->processes = tenant->gpus;
     if (tenant->processes > MAX_PROCESSES) fail("too many processes", "processes");
+    if (tenant->first_gpu + tenant->gpus > MAX_GPUS) fail("too many GPUs", "gpus");
+    if (tenant->form == FORM_COLLECTIVE) {
+        if (!tenant->job) tenant->job = &lab.jobs[0];
+        tenant->job->ranks += tenant->processes;
+        tenant->burst = 1;
+    }
 }
 
 /* ---- what happens at a time ---- */
@@ -93,7 +105,8 @@ static void join(void *about, uint64_t unused) {
         struct program *program = &tenant->programs[i];
         program->tenant = tenant;
         program->index = i;
-        gpu_add(&lab.gpu, &program->context, lab.end_ns / WINDOW_NS + 1);
+        program->gpu = &lab.gpus[tenant->first_gpu + i % tenant->gpus];
+        gpu_add(program->gpu, &program->context, lab.end_ns / WINDOW_NS + 1);
         lab.law->join(program);
         program_start(program);
     }
@@ -186,6 +199,7 @@ static void print_tenant(struct tenant *tenant) {
                log->latency_ns[log->count / 2] / US, log->latency_ns[(uint64_t)log->count * 99 / 100] / US,
                log->latency_ns[log->count - 1] / US);
     }
+    if (tenant->job) printf("\"steps\":%lu,", tenant->job->step);
     print_windows(tenant, "work_us", false);
     printf(",");
     print_windows(tenant, "active_us", true);
@@ -206,8 +220,12 @@ int main(int argc, char **argv) {
     if (lab.law == &cotenant_law) agent_start();
     for (uint32_t i = 0; i < lab.count; i++) at(lab.tenants[i].join_ns, join, &lab.tenants[i], 0);
     run_until(lab.end_ns);
-    gpu_advance(&lab.gpu);
-    printf("{\"law\":\"%s\",\"switches\":%lu,\"tenants\":[", lab.law->name, lab.gpu.switched);
+    uint64_t switched = 0;
+    for (uint32_t i = 0; i < MAX_GPUS; i++) {
+        gpu_advance(&lab.gpus[i]);
+        switched += lab.gpus[i].switched;
+    }
+    printf("{\"law\":\"%s\",\"switches\":%lu,\"tenants\":[", lab.law->name, switched);
     for (uint32_t i = 0; i < lab.count; i++) {
         if (i) printf(",\n");
         print_tenant(&lab.tenants[i]);

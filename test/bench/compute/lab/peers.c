@@ -50,7 +50,7 @@ static uint32_t percent_of(const struct program *program) {
 
 static void sample(void *about, uint64_t number) {
     struct count_bucket *bucket = about;
-    gpu_advance(&lab.gpu);
+    for (uint32_t i = 0; i < MAX_GPUS; i++) gpu_advance(&lab.gpus[i]);
     uint64_t used = bucket->program->context.work_total_ns, back = number < SAMPLES ? number : SAMPLES;
     uint64_t before = number < SAMPLES ? 0 : bucket->history[number % SAMPLES];
     if (back) bucket->used_percent = (uint32_t)(100 * (used - before) / (back * SAMPLE_NS));

@@ -36,6 +36,8 @@ static uint64_t length_of(struct program *program, uint64_t kind) {
 static struct launch *next_launch(struct program *program) {
     struct launch *launch = calloc(1, sizeof *launch);
     if (!launch) abort();
+    launch->job = program->tenant->job;
+    launch->step = program->launches;
     launch->kind = program->tenant->kinds ? program->launches % program->tenant->kinds : program->launches;
     program->launches++;
     launch->left_ns = launch->length_ns = length_of(program, launch->kind);
@@ -150,7 +152,7 @@ void program_step(struct program *program) {
     program->outstanding++;
     program->outstanding_in[launch->stream]++;
     lab.law->launched(program, launch);
-    gpu_submit(&lab.gpu, &program->context, launch);
+    gpu_submit(program->gpu, &program->context, launch);
     go_on(program, now_ns + LAUNCH_NS);
 }
 

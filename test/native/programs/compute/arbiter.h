@@ -56,8 +56,6 @@ static inline struct container *add(uint32_t gpus, struct cot_share share) {
     ((struct cot_lease_page_header *)new->page)->heartbeat_ns = now;
     for (uint32_t gpu = 0; gpu < gpus; gpu++) {
         cot_gate_attach(&new->gates[gpu], &cot_default_gate, new->page, SLOTS, gpus, 0, gpu, 2 * count + 1);
-        new->gates[gpu].others = new->gates;
-        new->gates[gpu].others_count = gpus;
         struct cot_digest digest = digest_of(new, gpu, NULL);
         new->member[gpu] = cot_arbiter_join(&arbiter, gpu, count, &digest, now);
         cot_arbiter_set_share(&arbiter, gpu, (uint32_t)new->member[gpu], &share, now);

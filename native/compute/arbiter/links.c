@@ -1,0 +1,94 @@
+/* Finds containers whose work waits for one another's, such as the ranks of a job in a pod each: the work of one that
+ * ran for longer than predicted ends just after a launch of another one, on another GPU, that had waited. Such
+ * containers are linked for a while: they get their turns together (multi_gpu.c). A link never holds a container back
+ * for long, as a tenant can make its work look so. */
+#include "internal.h"
+
+#define NO_GANG UINT32_MAX
+#define SOON_NS 5000000ull     /* from a launch to the end of work that waited for it, as the arbiter sees them */
+#define ENOUGH 3u              /* more such ends than others */
+#define LINK_NS 30000000000ull /* then it must be found again */
+#define MOST_HELD_NS 100000000ull
+#define APART_NS 10000000000ull /* for so long a container is not linked again after a link held it back */
+
+/* `to` NO_GANG: each member has the gang of its container again. Every gang has a member per GPU at most. */
+static void set_gang(struct cot_arbiter *arbiter, uint32_t from, uint32_t to, uint64_t until_ns) {
+    struct cot_member *changed[COT_ARBITER_GPUS] = {NULL};
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
+            struct cot_member *member = &arbiter->gpus[at].members[i];
+            if (member->present && member->gang == from) changed[at] = member;
+        }
+        if (!changed[at]) continue;
+        changed[at]->gang = to == NO_GANG ? changed[at]->container : to;
+        changed[at]->linked_until_ns = until_ns;
+        changed[at]->linked_votes = 0;
+    }
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        if (changed[at]) cot_count_gpus(arbiter, changed[at]->gang);
+    }
+}
+
+static bool may_link(struct cot_arbiter *arbiter, const struct cot_member *a, const struct cot_member *b) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        if (cot_sibling(arbiter, at, a) && cot_sibling(arbiter, at, b)) return false;
+    }
+    return true;
+}
+
+static void link_gangs(struct cot_arbiter *arbiter, const struct cot_member *a, const struct cot_member *b,
+                       uint64_t until_ns) {
+    uint32_t to = a->gang, from = b->gang;
+    set_gang(arbiter, from, to, until_ns);
+    set_gang(arbiter, to, to, until_ns);
+}
+
+/* A member whose launch went just now; the one that it was before, if it is among them. */
+static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struct cot_member *member) {
+    struct cot_member *found = NULL;
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
+            struct cot_member *other = &arbiter->gpus[at].members[i];
+            if (!other->present || other->went_ns + SOON_NS < member->outlasted_ns) continue;
+            if (other->gang == member->gang || member->outlasted_ns < other->apart_until_ns) continue;
+            if (!may_link(arbiter, member, other)) continue;
+            if (other->container == member->linked_with) return other;
+            if (!found || other->went_ns > found->went_ns) found = other;
+        }
+    }
+    return found;
+}
+
+void cot_note_ends(struct cot_member *member, const struct cot_digest *before, uint64_t now_ns) {
+    bool outlasted = before->inflight && before->pending_ns == 0;
+    if (before->waiting && member->digest.launches != before->launches) member->went_ns = now_ns;
+    if (outlasted && member->digest.inflight < before->inflight) member->outlasted_ns = now_ns;
+}
+
+static void find_link(struct cot_arbiter *arbiter, struct cot_member *member, uint64_t now_ns) {
+    const struct cot_member *other = just_launched(arbiter, member);
+    member->outlasted_ns = 0;
+    if (now_ns < member->apart_until_ns) return;
+    if (other && other->container == member->linked_with) {
+        member->linked_votes++;
+    } else if (member->linked_votes > 0) {
+        member->linked_votes--;
+    } else if (other) {
+        member->linked_with = other->container;
+        member->linked_votes = 1;
+    }
+    if (other && member->linked_votes >= ENOUGH) link_gangs(arbiter, member, other, now_ns + LINK_NS);
+}
+
+void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
+            struct cot_member *member = &arbiter->gpus[at].members[i];
+            if (member->present && member->outlasted_ns) find_link(arbiter, member, now_ns);
+            if (!member->present || member->linked_until_ns == 0) continue;
+            bool held_back = member->held_back_ns && now_ns - member->held_back_ns > MOST_HELD_NS;
+            if (held_back) member->apart_until_ns = now_ns + APART_NS;
+            if (held_back || now_ns >= member->linked_until_ns) set_gang(arbiter, member->gang, NO_GANG, 0);
+        }
+    }
+}
