@@ -2,10 +2,11 @@
 // every 10 seconds and when a sample shows a new container without a grant, never during a scrape. Keeps the connection
 // and the last answer.
 import { join } from 'node:path';
-import { Client, credentials, type ServiceDefinition, type ServiceError } from '@grpc/grpc-js';
+import type { ServiceDefinition, ServiceError } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 import type { Logger } from '../../common/logger.ts';
 import { createSingleFlight } from '../../common/single-flight.ts';
+import { callOnce, connectTo } from '../os/grpc.ts';
 import { type Assignments, assignedOf, type PodResources } from './other-allocations.ts';
 import type { DeviceUuids } from './resource-slices.ts';
 
@@ -22,44 +23,27 @@ export type AssignmentsOptions = {
 
 const EVERY_MS = 10_000;
 const ANSWER_MS = 5000;
-/** Size of an answer: with many pods it exceeds gRPC's default limit of 4 MB. */
-const MOST_BYTES = 64 << 20;
 
 const definitions = loadSync(join(import.meta.dirname, 'podresources.proto'), { keepCase: true, defaults: true });
 export const POD_RESOURCES = definitions['v1.PodResourcesLister'] as unknown as ServiceDefinition;
 
 export function followAssignments(options: AssignmentsOptions): Assignments {
-  // Go's clients send the same authority on unix sockets.
-  const client = new Client(`unix:${options.socket}`, credentials.createInsecure(), {
-    'grpc.default_authority': 'localhost',
-    'grpc.max_receive_message_length': MOST_BYTES,
-  });
+  const client = connectTo(options.socket);
   const { List: method } = POD_RESOURCES;
   if (!method) throw new Error('podresources.proto has no List');
   let pods: readonly PodResources[] = [];
   let known: ReadonlySet<string> = new Set();
 
-  const list = () => {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    client.makeUnaryRequest(
-      method.path,
-      method.requestSerialize,
-      method.responseDeserialize,
-      {},
-      { deadline: Date.now() + ANSWER_MS },
-      (error: ServiceError | null, answer?: unknown) => {
-        if (error) {
-          // The last answer stays valid: containers keep their GPUs while the kubelet is away.
-          options.log.warn(
-            `the kubelet does not list its allocated devices at ${options.socket}, so use of whole GPUs may be reported as use without a grant: ${error.details}`,
-          );
-        } else {
-          pods = (answer as { pod_resources: readonly PodResources[] }).pod_resources;
-        }
-        resolve();
-      },
-    );
-    return promise;
+  const list = async () => {
+    try {
+      const answer = await callOnce(client, method, {}, { withinMs: ANSWER_MS });
+      pods = (answer as { pod_resources: readonly PodResources[] }).pod_resources;
+    } catch (error) {
+      // The last answer stays valid: containers keep their GPUs while the kubelet is away.
+      options.log.warn(
+        `the kubelet does not list its allocated devices at ${options.socket}, so use of whole GPUs may be reported as use without a grant: ${(error as ServiceError).details}`,
+      );
+    }
   };
   const asking = createSingleFlight(list);
   asking.ask();

@@ -1,11 +1,12 @@
 // Watches the CDI folders of the node: reads NVIDIA's specification, writes the agent's beside it, and keeps its device
 // names in memory, because the runtime does not wait for files. split-spec.ts decides what is in it.
-import { existsSync, type FSWatcher, readdirSync, readFileSync, rmSync, statSync, watch } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
 import type { Logger } from '../../../common/logger.ts';
 import { replaceFile } from '../../../common/state-file.ts';
+import { createFolderWatch } from '../../os/folder-watch.ts';
 import { type Found, readSpec, sourceOf } from './spec.ts';
 import { allowedBy, devicesFor, OWN_KIND, type SplitSpec, splitSpec } from './split-spec.ts';
 
@@ -47,18 +48,8 @@ export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: C
   let seen = '';
   /** Of files that are not read yet. */
   let changing = '';
-  const watchers = new Map<string, { readonly watcher: FSWatcher; readonly ino: number }>();
 
   const undivided = `as ${kind}=<UUID>, with all parts of the driver, whatever ${DRIVER_CAPABILITIES_VARIABLE} says`;
-
-  /** Throws if the folder cannot be written. */
-  const write = (made: SplitSpec | undefined) => {
-    const text = made && `${JSON.stringify(made.spec, null, 1)}\n`;
-    if (text === undefined) return rmSync(own, { force: true });
-    if (existsSync(own) && readFileSync(own, 'utf8') === text) return;
-    // Podman and Docker's client read it as any user.
-    replaceFile(own, text, { mode: 0o644, sync: false, temporary: join(folder, BEING_WRITTEN) });
-  };
 
   const read = () => {
     const { found, unreadable } = specificationsIn(folders);
@@ -72,9 +63,9 @@ export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: C
       divided = undefined; // before the file is removed, so that no container is given its devices
       source = '';
       log.warn(`GPUs are given ${undivided}: no specification in ${folders.join(', ')} lists any by its UUID${why}`);
-      return write(undefined);
+      return writeOwn(folder, undefined);
     }
-    write(made);
+    writeOwn(folder, made);
     divided = made;
     source = best?.found.path ?? '';
   };
@@ -84,7 +75,7 @@ export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: C
   const look = () => {
     let sources: string;
     try {
-      for (const each of folders) follow(each);
+      for (const watcher of watchers) watcher.follow();
       sources = signatureOf(folders);
     } catch (error) {
       return log.warn(`GPUs are given as before, for the folders cannot be read: ${(error as Error).message}`);
@@ -108,26 +99,7 @@ export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: C
     clearTimeout(settling);
     settling = setTimeout(look, SETTLE_MS);
   };
-  const follow = (path: string) => {
-    const { ino } = statSync(path, { throwIfNoEntry: false }) ?? {};
-    const before = watchers.get(path);
-    if (before?.ino === ino) return;
-    // A folder that was deleted and created again has another inode, so it is watched again.
-    before?.watcher.close();
-    watchers.delete(path);
-    if (ino === undefined) return;
-    try {
-      const watcher = watch(path, { persistent: false }, onEvent);
-      const end = () => {
-        watcher.close();
-        if (watchers.get(path)?.watcher === watcher) watchers.delete(path);
-      };
-      watcher.on('error', end);
-      watchers.set(path, { watcher, ino });
-    } catch {
-      // Too many watches on this machine: polling suffices.
-    }
-  };
+  const watchers = folders.map((path) => createFolderWatch(path, onEvent));
 
   look();
   const looking = setInterval(look, lookEveryMs);
@@ -142,9 +114,22 @@ export function followCdi({ folders, kind, log, lookEveryMs = LOOK_EVERY_MS }: C
     close() {
       clearInterval(looking);
       clearTimeout(settling);
-      for (const { watcher } of watchers.values()) watcher.close();
+      for (const watcher of watchers) watcher.close();
     },
   };
+}
+
+/** Throws if the folder cannot be written. */
+function writeOwn(folder: string, made: SplitSpec | undefined): void {
+  const own = join(folder, OWN_FILE);
+  if (!made) {
+    rmSync(own, { force: true });
+    return;
+  }
+  const text = `${JSON.stringify(made.spec, null, 1)}\n`;
+  if (existsSync(own) && readFileSync(own, 'utf8') === text) return;
+  // Podman and Docker's client read it as any user.
+  replaceFile(own, text, { mode: 0o644, sync: false, temporary: join(folder, BEING_WRITTEN) });
 }
 
 const isSpecification = (name: string) => name.endsWith('.json') || name.endsWith('.yaml');
