@@ -30,7 +30,6 @@ import { replaceFile } from '../../../common/state-file.ts';
 import { copyLibrary, engineNumber } from '../../grants/engine-files.ts';
 import type { Volumes } from '../../grants/files.ts';
 import type { Native } from '../../os/addon.ts';
-import { memoryPageBytes } from './page-size.ts';
 
 /** Volumes as the grant registry uses them. */
 export const podVolumes = (native: Native): Volumes => ({
@@ -56,7 +55,9 @@ export type VolumePlan = {
 const PUBLISHED = 'published';
 /** More than the largest limits page has, that of 16 GPUs and 4096 slots. Only the agent writes there. */
 const PAGE_BYTES = 5 << 20;
-const SLACK_PAGES = 16;
+/** A tmpfs takes memory by the page: 4096 bytes, or up to these on arm64. */
+const MEMORY_PAGE_BYTES = 64 << 10;
+const SLACK_BYTES = 1 << 20;
 const SLACK_INODES = 4;
 /** Engines of later builds for which a volume has space; only engines that are added take memory. */
 const LATER_ENGINES = 16;
@@ -89,20 +90,19 @@ export function mountVolume(native: Native, plan: VolumePlan): void {
   if (wrong !== undefined) throw new Error(`${JSON.stringify(wrong)} is not a container name`);
   mkdirSync(target, { recursive: true, mode: 0o750 });
   const pieces = piecesOf(plan);
-  const slack = SLACK_PAGES * memoryPageBytes();
   const fill = () => {
     for (const { path, make } of pieces) if (!existsSync(path)) make(path);
   };
   if (!isMounted(target)) {
     const bytes = plan.libraries.reduce((sum, path) => sum + inPages(statSync(path).size), 0);
-    const capacity = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + slack;
+    const capacity = bytes + containers.length * PAGE_BYTES + LATER_ENGINES * LATER_ENGINE_BYTES + SLACK_BYTES;
     const inodes = pieces.length + containers.length + LATER_ENGINES + SLACK_INODES;
     native.mountTmpfs(target, tmpfsOptions(capacity, inodes), true);
   }
   if (!isReadOnly(target) || pieces.some(({ path }) => !existsSync(path))) withWritable(native, target, fill);
   const ledgers = join(target, 'ledgers');
   if (!isMounted(ledgers)) {
-    const bytes = containers.length * inPages(plan.ledgerBytes) + slack;
+    const bytes = containers.length * inPages(plan.ledgerBytes) + MEMORY_PAGE_BYTES;
     native.mountTmpfs(ledgers, tmpfsOptions(bytes, 2 * containers.length + SLACK_INODES), false);
   }
   for (const container of containers) makeLedgerFolder(join(ledgers, container));
@@ -185,12 +185,12 @@ function mountsAt(target: string): { readonly path: string; readonly options: re
   return readFileSync('/proc/self/mountinfo', 'utf8')
     .split('\n')
     .flatMap((line) => {
-      const words = line.split(' ');
-      const path = (words[4] ?? '').replace(/\\([0-7]{3})/g, (_, octal) =>
+      const fields = line.split(' ');
+      const path = (fields[4] ?? '').replace(/\\([0-7]{3})/g, (_, octal) =>
         String.fromCharCode(Number.parseInt(octal, 8)),
       );
       if (path !== root && !path.startsWith(`${root}/`)) return [];
-      return [{ path, options: (words.at(-1) ?? '').split(',') }];
+      return [{ path, options: (fields.at(-1) ?? '').split(',') }];
     });
 }
 
@@ -233,11 +233,7 @@ function makeLedgerFolder(path: string): void {
   makeFolder(path);
 }
 
-/** A tmpfs takes memory by the page. */
-function inPages(bytes: number): number {
-  const page = memoryPageBytes();
-  return Math.ceil(bytes / page) * page;
-}
+const inPages = (bytes: number): number => Math.ceil(bytes / MEMORY_PAGE_BYTES) * MEMORY_PAGE_BYTES;
 
 function tmpfsOptions(bytes: number, inodes: number): string {
   const options = `size=${bytes},nr_inodes=${inodes},mode=0755`;
