@@ -21,6 +21,7 @@ import { type Grant, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import { openRegistry, type Registry } from './grants/registry.ts';
 import { openProfiles } from './isolation/calibration.ts';
 import { createDriverLimits } from './isolation/driver-limits/driver-limits.ts';
+import { openLimitRecords } from './isolation/driver-limits/records.ts';
 import { createGpuChecks } from './isolation/gpu-checks.ts';
 import { openGpuFaults } from './isolation/gpu-faults.ts';
 import { openMissedContainers } from './kubelet/missed-containers.ts';
@@ -161,11 +162,13 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     unhealthyXids: configuration.unhealthyXids,
     log: log.component('gpu-faults'),
   });
+  const limitRecords = openLimitRecords(configuration.stateFolder, log.component('driver-limits'));
   const checks = createGpuChecks({
     configuration,
     native,
     tools: helpers,
     profiles,
+    limitRecords,
     grants: () => registry.list().map(({ grant }) => grant),
     onCalibrated: registry.refreshProfiles,
     driver: inputs.driver,
@@ -173,9 +176,11 @@ function openIsolation({ configuration, native, inputs }: Around, needs: Isolati
     log: log.component('gpu-checks'),
     clock,
   });
-  const driverLimits = createDriverLimits(configuration, {
+  const driverLimits = createDriverLimits(configuration.driverLimits, {
     native,
     tools: helpers,
+    records: limitRecords,
+    nvmlLibrary: configuration.nvmlLibrary,
     containers,
     failsOn: checks.driverFailsOn,
     log: log.component('driver-limits'),

@@ -19,10 +19,10 @@ import type { HelperRunner } from '../os/helper-process.ts';
 import { isShareable, type Sample, type SampledGpu, usableBytes } from '../sampling/sample.ts';
 import type { Profiles } from './calibration.ts';
 import { createCanary, type Trial } from './canary/canary.ts';
-import { openCanaryCleanup } from './canary/cleanup.ts';
 import { driverLimitTrial } from './canary/driver-limit-trial.ts';
 import { interposerTrial } from './canary/interposer-trial.ts';
 import { canaryProgram } from './canary/program.ts';
+import type { LimitRecords } from './driver-limits/records.ts';
 import type { IsolationSettings } from './settings.ts';
 
 export type GpuChecksOptions = {
@@ -30,6 +30,7 @@ export type GpuChecksOptions = {
   readonly native: Native;
   readonly tools: HelperRunner;
   readonly profiles: Profiles;
+  readonly limitRecords: LimitRecords;
   readonly grants: () => readonly Grant[];
   /** A GPU was calibrated: limits pages carry what was measured. */
   readonly onCalibrated: () => void;
@@ -57,25 +58,31 @@ export type GpuChecks = {
   state(gpuUuids: readonly string[]): FenceState | undefined;
 };
 
+/** The mechanisms that can be tried, each with its canary. */
+function createCanaries({ configuration, native, tools, profiles, limitRecords, log, clock }: GpuChecksOptions) {
+  const { stateFolder, nvmlLibrary, cudaLibrary, interposerEngine } = configuration;
+  const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
+  const shared = { native, run: canaryProgram(tools, cudaLibrary), profileOf: profiles.of };
+  const canaryOf = (trial: Trial) => createCanary({ trial, log, clock });
+  return {
+    interposer: canaryOf(interposerTrial({ ...shared, stateFolder, heldEngine })),
+    driver: canaryOf(driverLimitTrial({ ...shared, tools, nvmlLibrary, records: limitRecords })),
+  };
+}
+
 export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
-  const { configuration, native, tools, profiles, grants, onCalibrated, driver, faultOf, log, clock } = options;
+  const { configuration, profiles, onCalibrated, driver, faultOf, log } = options;
   let busy = false;
   let measuredOnce = false;
-  const run = canaryProgram(tools, configuration.cudaLibrary);
-  const { stateFolder, nvmlLibrary, interposerEngine } = configuration;
-  const heldEngine = interposerEngine === 0 ? undefined : interposerEngine;
-  const canaryOf = (trial: Trial) => createCanary({ trial, log, clock });
-  const interposer = canaryOf(interposerTrial({ native, run, stateFolder, profileOf: profiles.of, heldEngine }));
-  const leftBehind = openCanaryCleanup({ tools, stateFolder, nvmlLibrary, log, clock });
-  const limits = canaryOf(driverLimitTrial({ native, tools, run, nvmlLibrary, profileOf: profiles.of, leftBehind }));
+  const all = createCanaries(options);
   const canaries = [
-    ...(configuration.canary ? [interposer] : []),
-    ...(configuration.canary && configuration.driverLimits ? [limits] : []),
+    ...(configuration.canary ? [all.interposer] : []),
+    ...(configuration.canary && configuration.driverLimits ? [all.driver] : []),
   ];
 
   /** Memory that is neither in use nor granted. */
   const roomOn = (gpu: SampledGpu): number => {
-    const ungranted = usableBytes(gpu) - grantedOn(grants(), gpu.uuid).memoryBytes;
+    const ungranted = usableBytes(gpu) - grantedOn(options.grants(), gpu.uuid).memoryBytes;
     return Math.min(ungranted, gpu.freeBytes ?? ungranted);
   };
 
@@ -85,7 +92,6 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
     busy = true;
     const healthy = sample.gpus.filter((gpu) => gpu.healthy && isShareable(gpu) && faultOf(gpu.uuid) === undefined);
     try {
-      await leftBehind.takeBack();
       if (configuration.calibrate) {
         const uuids = healthy.map((gpu) => gpu.uuid);
         if (await profiles.measure(uuids, sample.driverVersion)) onCalibrated();
@@ -101,53 +107,58 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
   };
 
   const fencesOf = (gpuUuid: string): GpuFences => ({
-    interposer: interposer.of(gpuUuid),
-    driver: limits.of(gpuUuid),
+    interposer: all.interposer.of(gpuUuid),
+    driver: all.driver.of(gpuUuid),
   });
-  const unfencedOf = (gpuUuid: string): string | undefined => unfencedBy(fencesOf(gpuUuid));
-  const faulty = (gpuUuids: readonly string[]): Refusal | undefined => {
-    const [found] = gpuUuids.flatMap((gpuUuid) => {
-      const why = faultOf(gpuUuid);
-      return why === undefined ? [] : [`${gpuUuid} is not healthy: ${why}`];
-    });
-    return found === undefined ? undefined : { refused: found };
-  };
-  /** Nothing is granted where limits do not hold, or it is not known yet whether they do. */
-  const unfenced = (gpuUuids: readonly string[], byDriver: boolean): Refusal | undefined => {
-    if (!configuration.canary) return undefined;
-    for (const gpuUuid of gpuUuids) {
-      const fences = fencesOf(gpuUuid);
-      const why = unfencedBy(fences);
-      if (why !== undefined) return { refused: `limits are not enforced on ${gpuUuid}: ${why}` };
-      if (isDriversAlone(fences) && !byDriver)
-        return {
-          refused: `on ${gpuUuid} only the driver enforces limits, which would not be set for this container: ${fences.interposer?.why}`,
-        };
-    }
-    if (gpuUuids.some((gpuUuid) => fencesOf(gpuUuid).interposer === undefined))
-      return { refused: 'the check whether the interposer enforces limits on the GPUs is still running', later: true };
-    return undefined;
-  };
-
-  // The limits page must have the cost of a context before the first context is created.
-  const stillMeasuring = (gpuUuids: readonly string[]): Refusal | undefined => {
-    const unmeasured = gpuUuids.some((gpuUuid) => profiles.of(gpuUuid).contextBytes === 0);
-    if (!configuration.calibrate || !unmeasured || measuredOnce) return undefined;
-    return { refused: 'the calibration of the GPUs is still running', later: true };
-  };
 
   return {
     notice(driverVersion) {
       for (const canary of canaries) canary.notice(driverVersion);
     },
     look,
-    notYet: (gpuUuids, byDriver) => faulty(gpuUuids) ?? stillMeasuring(gpuUuids) ?? unfenced(gpuUuids, byDriver),
+    notYet(gpuUuids, byDriver) {
+      const gpus = gpuUuids.map((gpuUuid) => ({
+        gpuUuid,
+        fault: faultOf(gpuUuid),
+        fences: configuration.canary ? fencesOf(gpuUuid) : undefined,
+        isMeasured: !configuration.calibrate || measuredOnce || profiles.of(gpuUuid).contextBytes > 0,
+      }));
+      return notYetReason(gpus, byDriver);
+    },
     standingOf(gpuUuid) {
-      const [unfenced, fault] = [unfencedOf(gpuUuid), faultOf(gpuUuid)];
+      const [unfenced, fault] = [unfencedBy(fencesOf(gpuUuid)), faultOf(gpuUuid)];
       return { ...(unfenced !== undefined && { unfenced }), ...(fault !== undefined && { fault }) };
     },
-    driverFailsOn: (gpuUuid) => limits.of(gpuUuid)?.result === 'fails',
+    driverFailsOn: (gpuUuid) => all.driver.of(gpuUuid)?.result === 'fails',
     fencesOf,
     state: (gpuUuids) => fenceState(gpuUuids.map((gpuUuid) => ({ gpuUuid, ...fencesOf(gpuUuid) }))),
   };
+}
+
+type CheckedGpu = {
+  readonly gpuUuid: string;
+  readonly fault: string | undefined;
+  /** Undefined: the canary is off. */
+  readonly fences: GpuFences | undefined;
+  /** Its limits page can have the cost of a context before the first context is created. */
+  readonly isMeasured: boolean;
+};
+
+/** Nothing is granted where limits do not hold, or it is not known yet whether they do. */
+function notYetReason(gpus: readonly CheckedGpu[], byDriver: boolean): Refusal | undefined {
+  for (const { gpuUuid, fault } of gpus)
+    if (fault !== undefined) return { refused: `${gpuUuid} is not healthy: ${fault}` };
+  if (!gpus.every(({ isMeasured }) => isMeasured))
+    return { refused: 'the calibration of the GPUs is still running', later: true };
+  for (const { gpuUuid, fences = {} } of gpus) {
+    const why = unfencedBy(fences);
+    if (why !== undefined) return { refused: `limits are not enforced on ${gpuUuid}: ${why}` };
+    if (isDriversAlone(fences) && !byDriver)
+      return {
+        refused: `on ${gpuUuid} only the driver enforces limits, which would not be set for this container: ${fences.interposer?.why}`,
+      };
+  }
+  return gpus.some(({ fences }) => fences && !fences.interposer)
+    ? { refused: 'the check whether the interposer enforces limits on the GPUs is still running', later: true }
+    : undefined;
 }

@@ -16,7 +16,7 @@ export type Trial = {
   identity(): string;
   /** Undefined: the driver was released during the trial. Throws where the trial cannot run. */
   tryGpu(gpu: CanaryGpu): Promise<CanaryVerdict | 'none' | undefined>;
-  readonly words: {
+  readonly messages: {
     readonly fails: (gpuUuid: string, why: string) => string;
     readonly untried: (gpuUuid: string, why: string) => string;
     readonly again: (gpuUuid: string) => string;
@@ -63,9 +63,9 @@ export function createCanary({ trial, log, clock }: CanaryOptions): Canary {
 
   const report = (gpuUuid: string, verdict: CanaryVerdict, before: CanaryVerdict | undefined): void => {
     if (verdict.result === before?.result && verdict.why === before.why) return;
-    if (verdict.result === 'fails') log.warn(trial.words.fails(gpuUuid, verdict.why));
-    else if (verdict.result === 'untried') log.warn(trial.words.untried(gpuUuid, verdict.why));
-    else if (before !== undefined) log.info(trial.words.again(gpuUuid));
+    if (verdict.result === 'fails') log.warn(trial.messages.fails(gpuUuid, verdict.why));
+    else if (verdict.result === 'untried') log.warn(trial.messages.untried(gpuUuid, verdict.why));
+    else if (before !== undefined) log.info(trial.messages.again(gpuUuid));
   };
 
   /** Files that cannot be read, as while they are replaced, count as changed. */

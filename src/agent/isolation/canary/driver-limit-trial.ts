@@ -1,6 +1,7 @@
 // The canary's trial of the driver's memory limits: in a cgroup of its own with a limit and without the interposer.
-// Creates and removes both; cleanup.ts removes what an agent that was killed meanwhile left.
-import { mkdirSync, rmdirSync } from 'node:fs';
+// Creates and removes both; what cannot be removed, or is left by an agent that was killed, is removed with the limits
+// of grants (driver-limits/sync.ts).
+import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { isAsSet } from '../../../policy/isolation.ts';
 import { type CanaryVerdict, driverVerdictOf, isUnclear, ROOM_BYTES } from '../../../policy/isolation-check.ts';
@@ -16,8 +17,8 @@ import {
   NOT_SUPPORTED,
   setLine,
 } from '../driver-limits/client.ts';
+import { CANARY, canaryGroup, keyOf, type LimitRecords, NOT_SET } from '../driver-limits/records.ts';
 import type { Trial } from './canary.ts';
-import { type CanaryCleanup, canaryGroup } from './cleanup.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
 export type DriverLimitTrialOptions = {
@@ -26,13 +27,13 @@ export type DriverLimitTrialOptions = {
   readonly run: RunCanary;
   readonly nvmlLibrary: string;
   readonly profileOf: (gpuUuid: string) => GpuProfile;
-  readonly leftBehind: CanaryCleanup;
+  readonly records: LimitRecords;
 };
 
 const GRANULES_BYTES = 4 * 1024 * 1024;
 
 export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
-  const { native, tools, run, nvmlLibrary, profileOf, leftBehind } = options;
+  const { native, tools, run, nvmlLibrary, profileOf, records } = options;
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
 
   /** The parent of its cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the
@@ -43,16 +44,19 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
     return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
   };
 
-  /** What cannot be removed now stays recorded, and is tried again. */
   const takeDown = async (place: LimitPlace): Promise<void> => {
+    const record = records.all.get(keyOf(place));
+    if (!record) return;
     try {
       const [set, read] = (await ask([setLine(place, undefined), getLine(place)])) ?? [];
       const isNone = read?.result === 0 && read.softBytes === 0 && read.hardBytes === null;
       if (set?.result !== 0 && !isNone) return;
-      rmdirSync(place.folder);
-      leftBehind.end(place);
+      records.forget(record);
+      records.save();
     } catch {
-      // A process that hangs in the driver is still in it.
+      // Asked for again with the limits of grants.
+    } finally {
+      record.lookedMs = undefined;
     }
   };
 
@@ -63,7 +67,9 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
   ): Promise<CanaryVerdict | 'none' | undefined> => {
     const limitBytes = contextBytes + ROOM_BYTES;
     const place = { gpuUuid, folder: group };
-    leftBehind.begin({ ...place, hardBytes: limitBytes });
+    const inUse = { ...NOT_SET, wanted: undefined, ours: [limitBytes], lookedMs: Number.POSITIVE_INFINITY };
+    records.all.set(keyOf(place), { ...place, ...inUse, grantId: CANARY });
+    records.save();
     mkdirSync(group, { recursive: true });
     const answers = await ask([setLine(place, limitBytes), getLine(place)]);
     if (!answers) return undefined;
@@ -92,13 +98,15 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
       if (!asked) return undefined;
       if (asked.some(({ result }) => result === FUNCTION_NOT_FOUND || result === NOT_SUPPORTED)) return 'none';
       const group = canaryGroup(own);
+      if (records.all.has(keyOf({ gpuUuid, folder: group })))
+        return { result: 'untried', why: 'the limit of the trial before is not removed yet' };
       try {
         return await inGroup(gpuUuid, group, contextBytes);
       } finally {
         await takeDown({ gpuUuid, folder: group });
       }
     },
-    words: {
+    messages: {
       fails: (gpuUuid, why) =>
         `the driver does not enforce its limits on ${gpuUuid}, so they are not used there: ${why}`,
       untried: (gpuUuid, why) => `could not check whether the driver enforces its limits on ${gpuUuid}: ${why}`,

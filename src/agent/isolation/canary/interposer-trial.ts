@@ -77,7 +77,7 @@ export function interposerTrial(options: InterposerTrialOptions): Trial {
       const alone = await run({ gpuUuid, beyondBytes: BEYOND_BYTES, preload: '' });
       return alone && verdictOf(first, alone);
     },
-    words: {
+    messages: {
       fails: (gpuUuid, why) =>
         `the interposer does not enforce limits on ${gpuUuid}, so nothing is granted there unless the driver does: ${why}`,
       untried: (gpuUuid, why) => `could not check whether the interposer enforces limits on ${gpuUuid}: ${why}`,

@@ -21,20 +21,16 @@ export type GrantLimits = {
 };
 
 export function createDriverLimits(
-  configuration: Pick<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & { readonly driverLimits: boolean },
-  options: Omit<DriverLimitsOptions, 'stateFolder' | 'nvmlLibrary'> & {
-    readonly native: Native;
-    readonly containers: ContainerIndex;
-  },
+  isOn: boolean,
+  options: DriverLimitsOptions & { readonly native: Native; readonly containers: ContainerIndex },
 ): GrantLimits {
-  const { driverLimits, stateFolder, nvmlLibrary } = configuration;
   const groups = createCgroupFinder(options);
-  const limits = openDriverLimits({ ...options, stateFolder, nvmlLibrary });
+  const limits = openDriverLimits(options);
   let folders: ReadonlyMap<string, string> = new Map();
   return {
     holds: (grant) => limits.hold(grant, folders.get(grant.id)),
     after({ driverVersion, problem }, grants, isEnforced, processesOf) {
-      if (!driverLimits || !limits.mayBeOf(driverVersion)) return;
+      if (!isOn || !limits.mayBeOf(driverVersion)) return;
       folders = groups.findAll(grants, processesOf);
       // In mode `report` or `off` no driver limit is set.
       if (problem === undefined) void limits.follow(grants.filter(isEnforced), folders, driverVersion);

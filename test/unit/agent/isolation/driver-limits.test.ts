@@ -2,6 +2,7 @@
 // answering, or has no limits any more, which no simulated one does at the right moment. Limits that are really set are
 // the integration tests' part.
 import test, { type ExecutionContext } from 'ava';
+import { openLimitRecords } from '../../../../src/agent/isolation/driver-limits/records.ts';
 import { openDriverLimits } from '../../../../src/agent/isolation/driver-limits/sync.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';
 import { loggerTo } from '../../../support/product/logger.ts';
@@ -45,7 +46,7 @@ function setUp(t: ExecutionContext, pageBytes = 1) {
   };
   const limits = openDriverLimits({
     tools: { run } as never,
-    stateFolder: temporaryFolder(t),
+    records: openLimitRecords(temporaryFolder(t), loggerTo([])),
     nvmlLibrary: 'libnvidia-ml.so.1',
     failsOn: () => failing,
     log: loggerTo([]),
