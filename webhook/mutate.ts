@@ -1,7 +1,6 @@
 // Patches a pod that asks for a share of a GPU: normalized resources, our volume and its mounts, the environment,
 // scheduler and request annotation. Pure. The result follows from the pod alone, so a second pass changes nothing.
 
-import { CARDS_KEY } from '../src/api/earlier-names.ts';
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
 import type { ContainerRequest, PodRequest } from '../src/api/request.ts';
 import { formatPodRequest } from '../src/api/request-annotation.ts';
@@ -91,8 +90,8 @@ export function mutatePod(
 function recordOf(request: PodRequest, annotations: JsonObject): string {
   const present = field(annotations, REQUEST_ANNOTATION);
   const withoutOrder = { ...request, containers: request.containers.map(({ initIndex: _, ...rest }) => rest) };
-  const earlierForms = [formatPodRequest(withoutOrder), formatPodRequest(withoutOrder, CARDS_KEY)];
-  return earlierForms.find((form) => form === present) ?? formatPodRequest(request);
+  const earlierForm = formatPodRequest(withoutOrder);
+  return present === earlierForm ? earlierForm : formatPodRequest(request);
 }
 
 function unknownAnnotations(annotations: JsonObject): readonly string[] {

@@ -9,7 +9,6 @@ import { createOwnerTracker } from './attribution/owner-tracker.ts';
 import { createNodeCompute } from './compute/node-policy.ts';
 import { openShares, type Shares } from './compute/shares.ts';
 import type { AgentConfiguration } from './config.ts';
-import { removeOldCounterFiles } from './counters/old-files.ts';
 import { createStopCounts, type StopCounts } from './counters/stop-counts.ts';
 import { type Audit, openAudit } from './enforcement/audit-log.ts';
 import { createEnforcer } from './enforcement/enforcer.ts';
@@ -110,7 +109,6 @@ function openActionRecords({ configuration: { stateFolder }, inputs: { log } }: 
   audit: Audit;
   stopCounts: StopCounts;
 } {
-  removeOldCounterFiles(stateFolder, log.component('counters'));
   const auditLog = openAudit(stateFolder, log.component('audit'));
   const stopCounts = createStopCounts(auditLog.steps());
   const add: Audit['add'] = (record) => {

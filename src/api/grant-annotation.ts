@@ -3,7 +3,6 @@
 import * as v from 'valibot';
 import { err, type Result } from '../common/result.ts';
 import { listOf, oneOf, parseVersionedJson, whole } from '../common/schema.ts';
-import { acceptCardsKey, CARDS_KEY } from './earlier-names.ts';
 import { type GpuGrant, gpuUuid } from './gpu.ts';
 import {
   CONTAINER_KINDS,
@@ -44,20 +43,16 @@ const gpuGrant = v.object({
   limitBytes: whole(1, MOST_MEMORY_BYTES),
   coresPercent: whole(0, 100),
 });
-const containerGrant = v.pipe(
-  v.unknown(),
-  v.transform(acceptCardsKey),
-  v.object({
-    name: containerName,
-    kind: oneOf(CONTAINER_KINDS),
-    initIndex,
-    memoryIsolation: oneOf(MEMORY_ISOLATIONS),
-    gpus: v.pipe(
-      listOf(gpuGrant, 1, MOST_GPUS),
-      v.check((gpus) => isUnique(gpus.map((gpu) => gpu.gpuUuid)), 'a list of different GPUs'),
-    ),
-  }),
-);
+const containerGrant = v.object({
+  name: containerName,
+  kind: oneOf(CONTAINER_KINDS),
+  initIndex,
+  memoryIsolation: oneOf(MEMORY_ISOLATIONS),
+  gpus: v.pipe(
+    listOf(gpuGrant, 1, MOST_GPUS),
+    v.check((gpus) => isUnique(gpus.map((gpu) => gpu.gpuUuid)), 'a list of different GPUs'),
+  ),
+});
 const podGrant = v.object({
   epoch: whole(0, Number.MAX_SAFE_INTEGER),
   containers: v.pipe(
@@ -69,7 +64,7 @@ const podGrant = v.object({
 const isUnique = (names: readonly string[]): boolean => new Set(names).size === names.length;
 
 /** The canonical text: containers by name, fixed order of keys. */
-export function formatPodGrant({ epoch, containers }: PodGrant, gpusKey = 'gpus'): string {
+export function formatPodGrant({ epoch, containers }: PodGrant): string {
   return JSON.stringify({
     version: VERSION,
     epoch,
@@ -80,7 +75,7 @@ export function formatPodGrant({ epoch, containers }: PodGrant, gpusKey = 'gpus'
         kind,
         initIndex,
         memoryIsolation,
-        [gpusKey]: gpus.map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
+        gpus: gpus.map(({ gpuUuid, memoryBytes, limitBytes, coresPercent }) => ({
           gpuUuid,
           memoryBytes,
           limitBytes,
@@ -93,6 +88,6 @@ export function formatPodGrant({ epoch, containers }: PodGrant, gpusKey = 'gpus'
 /** Reads the annotation; fails on every text that `formatPodGrant` does not write. */
 export function parsePodGrant(text: string): Result<PodGrant> {
   const grant = parseVersionedJson(podGrant, VERSION, text);
-  const isOurs = !grant.ok || [undefined, CARDS_KEY].some((key) => formatPodGrant(grant.value, key) === text);
+  const isOurs = !grant.ok || formatPodGrant(grant.value) === text;
   return isOurs ? grant : err('it has unknown keys, or its keys in another order');
 }

@@ -3,7 +3,6 @@
 import * as v from 'valibot';
 import type { Result } from '../common/result.ts';
 import { listOf, parseVersionedJson, whole } from '../common/schema.ts';
-import { acceptNodeCards } from './earlier-names.ts';
 import { gpuUuid } from './gpu.ts';
 import { MOST_GPUS, MOST_MEMORY_BYTES } from './request.ts';
 
@@ -35,18 +34,14 @@ const nodeGpu = v.object({
 });
 export type NodeGpu = v.InferOutput<typeof nodeGpu>;
 
-const nodeGpus = v.pipe(
-  v.unknown(),
-  v.transform(acceptNodeCards),
-  v.object({
-    /** Containers with a share that one GPU takes. */
-    mostTenantsPerGpu: whole(1, 1000),
-    gpus: v.pipe(
-      listOf(nodeGpu, 0, MOST_GPUS),
-      v.check((gpus) => new Set(gpus.map((gpu) => gpu.gpuUuid)).size === gpus.length, 'a list of different GPUs'),
-    ),
-  }),
-);
+const nodeGpus = v.object({
+  /** Containers with a share that one GPU takes. */
+  mostTenantsPerGpu: whole(1, 1000),
+  gpus: v.pipe(
+    listOf(nodeGpu, 0, MOST_GPUS),
+    v.check((gpus) => new Set(gpus.map((gpu) => gpu.gpuUuid)).size === gpus.length, 'a list of different GPUs'),
+  ),
+});
 export type NodeGpus = v.InferOutput<typeof nodeGpus>;
 
 export function formatNodeGpus({ mostTenantsPerGpu, gpus }: NodeGpus): string {

@@ -4,14 +4,13 @@
 import { type Checked, invalid, keyPath } from '../common/problem.ts';
 import { err, ok } from '../common/result.ts';
 import { parseVersionedJson } from '../common/schema.ts';
-import { CARDS_KEY } from './earlier-names.ts';
 import { REQUEST_ANNOTATION } from './names.ts';
 import { type MemoryAmount, type PodRequest, podRequest } from './request.ts';
 
 const VERSION = 1;
 
 /** The canonical text: fixed order of keys, absent values left out, containers by name. */
-export function formatPodRequest(request: PodRequest, gpusKey = 'gpus'): string {
+export function formatPodRequest(request: PodRequest): string {
   return JSON.stringify({
     version: VERSION,
     priority: request.priority,
@@ -28,7 +27,7 @@ export function formatPodRequest(request: PodRequest, gpusKey = 'gpus'): string 
       dialect,
       asked: Object.fromEntries(Object.entries(asked).sort(([a], [b]) => (a < b ? -1 : 1))),
       memoryIsolation,
-      [gpusKey]: gpus.map(({ memory, memoryLimit, coresPercent, coresLimitPercent }) => ({
+      gpus: gpus.map(({ memory, memoryLimit, coresPercent, coresLimitPercent }) => ({
         memory: inOrder(memory),
         memoryLimit: memoryLimit && inOrder(memoryLimit),
         coresPercent,
@@ -41,8 +40,7 @@ export function formatPodRequest(request: PodRequest, gpusKey = 'gpus'): string 
 /** Reads the annotation; fails with one problem on every text that `formatPodRequest` does not write. */
 export function parsePodRequest(text: unknown): Checked<PodRequest> {
   const request = parseVersionedJson(podRequest, VERSION, String(text));
-  if (request.ok && [undefined, CARDS_KEY].some((key) => formatPodRequest(request.value, key) === text))
-    return ok(request.value);
+  if (request.ok && formatPodRequest(request.value) === text) return ok(request.value);
   const wrong = 'is not what the webhook writes';
   return err([invalid(keyPath('metadata.annotations', REQUEST_ANNOTATION), text, wrong, 'leave this annotation out')]);
 }

@@ -5,7 +5,6 @@ import * as v from 'valibot';
 import { isObject } from '../common/json.ts';
 import { MIB } from '../common/quantity.ts';
 import { listOf, oneOf, whole } from '../common/schema.ts';
-import { acceptCardsKey } from './earlier-names.ts';
 import { isContainerName } from './names.ts';
 
 /** Off unless the operator switches them on: their names mean different things in different clusters. */
@@ -110,21 +109,17 @@ export const containerName = v.custom<string>(isContainerName, 'a container name
 /** Place among the pod's init containers and sidecars with a share; only in pods that have both, where it matters. */
 export const initIndex = v.exactOptional(whole(0, Number.MAX_SAFE_INTEGER));
 
-const containerRequest = v.pipe(
-  v.unknown(),
-  v.transform(acceptCardsKey),
-  v.object({
-    name: containerName,
-    kind: oneOf(CONTAINER_KINDS),
-    initIndex,
-    dialect: oneOf(DIALECTS),
-    /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
-    asked: v.custom<Readonly<Record<string, string>>>(isTextMap, 'an object of texts'),
-    memoryIsolation: oneOf(MEMORY_ISOLATIONS),
-    /** One entry per GPU. Shares of one container are on different GPUs. */
-    gpus: listOf(gpuShare, 1, MOST_GPUS),
-  }),
-);
+const containerRequest = v.object({
+  name: containerName,
+  kind: oneOf(CONTAINER_KINDS),
+  initIndex,
+  dialect: oneOf(DIALECTS),
+  /** The dialect's own names with the text that was written for them; for messages, and to read the request again. */
+  asked: v.custom<Readonly<Record<string, string>>>(isTextMap, 'an object of texts'),
+  memoryIsolation: oneOf(MEMORY_ISOLATIONS),
+  /** One entry per GPU. Shares of one container are on different GPUs. */
+  gpus: listOf(gpuShare, 1, MOST_GPUS),
+});
 export type ContainerRequest = v.InferOutput<typeof containerRequest>;
 
 /** A pod that requests shares of GPUs: its containers that do, and what was chosen for the pod. */

@@ -2,7 +2,6 @@
 // status, and the conditions about enforcement and health, all in one write. The kubelet sets amounts that it does not
 // manage to zero when it registers, so the Node as it is now decides whether to write, not the last write.
 import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
-import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { createBackoff } from '../common/backoff.ts';
@@ -193,7 +192,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
 }
 
 function shownGpus({ metadata }: V1Node): NodeGpus | undefined {
-  const shown = parseNodeGpus(nodeGpusText(metadata?.annotations) ?? '');
+  const shown = parseNodeGpus(metadata?.annotations?.[GPUS_ANNOTATION] ?? '');
   return shown.ok ? shown.value : undefined;
 }
 

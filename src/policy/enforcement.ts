@@ -64,9 +64,8 @@ export type EnforcementFacts = {
   readonly recentStops: readonly Stop[];
 };
 
-/** Why a stop that is due is refused. `eviction`: the API server refused one. `other`: an older agent recorded no
- * code. */
-export const REFUSAL_REASONS = ['stale', 'inconsistent', 'rate-limited', 'eviction', 'other'] as const;
+/** Why a stop that is due is refused. `eviction`: the API server refused one. */
+export const REFUSAL_REASONS = ['stale', 'inconsistent', 'rate-limited', 'eviction'] as const;
 export type RefusalReason = (typeof REFUSAL_REASONS)[number];
 export type Refusal = { readonly reason: RefusalReason; readonly detail: string };
 
@@ -132,7 +131,7 @@ export function decide(before: EnforcementState, facts: EnforcementFacts, policy
   const rules = { ...policy, mode: facts.mode };
   const { restarted, found } = stale ? { restarted: before.restarted } : stepRestarted(before, facts, rules);
   const holdsMemory = before.signaled && facts.afterSignal ? facts.afterSignal.holdsMemory : facts.holdsMemory;
-  const { state: ladder, action } = found ?? step(before.ladder, facts.verdict, holdsMemory, facts.nowMs, rules);
+  const { state: ladder, action } = found ?? step(before.ladder, { ...facts, holdsMemory }, rules);
   const isStop = action.kind === 'kill' || action.kind === 'terminate';
   const state = without(
     restarted ? { ...before, restarted } : without(before, 'restarted'),
@@ -263,7 +262,7 @@ function stepRestarted(
   if (ladder.rung !== 'killed' || ladder.unsure || signaled === undefined || !afterSignal?.holdsMemory) return {};
   const { stoppedAtMs } = ladder;
   const start = from ?? { ...CALM, ...(stoppedAtMs !== undefined && { stoppedAtMs }) };
-  const next = step(start, afterSignal.verdict, true, nowMs, rules);
+  const next = step(start, { verdict: afterSignal.verdict, holdsMemory: true, nowMs }, rules);
   // Kept until the kill is done: a refused one is decided again with the next sample.
   if (next.action.kind === 'kill') return { restarted: from, found: next };
   // Soft excess has no consequence before the stop is over, so its time does not run until then.

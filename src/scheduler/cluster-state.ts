@@ -1,7 +1,6 @@
 // Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
 // it keeps besides what the evictor must know, and nothing else of either.
 import type { KubeConfig, V1Node, V1Pod } from '@kubernetes/client-node';
-import { nodeGpusText } from '../api/earlier-names.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
 import type { Logger } from '../common/logger.ts';
@@ -84,7 +83,7 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
     path: '/api/v1/nodes',
     keep: ({ metadata }: V1Node): WatchedNode => ({
       name: metadata?.name ?? '',
-      text: nodeGpusText(metadata?.annotations),
+      text: metadata?.annotations?.[GPUS_ANNOTATION],
     }),
     onList(items) {
       const listed = new Set(items.map(({ name }) => name));

@@ -2,21 +2,16 @@
 // next agent.
 import { join } from 'node:path';
 import * as v from 'valibot';
-import { acceptCardsKey } from '../../api/earlier-names.ts';
 import { COMPUTE_POLICIES } from '../../api/request.ts';
 import type { Logger } from '../../common/logger.ts';
 import { oneOf, whole } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 
-const nodeCompute = v.pipe(
-  v.unknown(),
-  v.transform(acceptCardsKey),
-  v.object({
-    policy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
-    gpus: v.record(v.string(), oneOf(COMPUTE_POLICIES)),
-    highCapPercent: v.exactOptional(whole(1, 100)),
-  }),
-);
+const nodeCompute = v.object({
+  policy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
+  gpus: v.record(v.string(), oneOf(COMPUTE_POLICIES)),
+  highCapPercent: v.exactOptional(whole(1, 100)),
+});
 /** Where a field is absent, the agent's settings and the Node's label apply. */
 export type NodeCompute = v.InferOutput<typeof nodeCompute>;
 const NOTHING_SET: NodeCompute = { gpus: {} };

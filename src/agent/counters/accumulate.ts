@@ -95,8 +95,7 @@ export function accumulate(
   before: Totals,
   state: CountedNode,
   ownerOf: (process: SampledProcess) => ProcessOwner,
-  nameOf: NameOf = () => undefined,
-  useOf: UseOf = () => undefined,
+  { nameOf = () => undefined, useOf = () => undefined }: { readonly nameOf?: NameOf; readonly useOf?: UseOf } = {},
 ): Totals {
   const { sample } = state;
   const bootMs = sample.bootNs / 1e6;

@@ -1,6 +1,6 @@
 // Xids of GPUs, counted from sample to sample: pure. Bounded, whatever the driver comes up with.
 
-import type { Sample } from '../sampling/sample.ts';
+import type { Sample, SampledGpu } from '../sampling/sample.ts';
 
 /**
  * After these the whole GPU is to be reset or the node restarted, whichever process caused them: NVIDIA's own Xid
@@ -35,7 +35,7 @@ export function countXids(before: readonly XidTotal[], sample: Sample): readonly
     return before;
   const totals = new Map(before.map((total) => [`${total.gpuUuid} ${total.xid}`, total]));
   const kinds = new Map<string, number>();
-  const add = (gpuUuid: string, gpuIndex: number, code: number, count: number, atMs: number | undefined) => {
+  const add = ({ uuid: gpuUuid, index: gpuIndex }: SampledGpu, code: number, count: number, atMs?: number) => {
     const full = (kinds.get(gpuUuid) ?? 0) >= MOST_KINDS;
     const xid = full && !totals.has(`${gpuUuid} ${code}`) ? OTHER : String(code);
     const key = `${gpuUuid} ${xid}`;
@@ -45,13 +45,11 @@ export function countXids(before: readonly XidTotal[], sample: Sample): readonly
     totals.set(key, { gpuUuid, gpuIndex, xid, count: (last?.count ?? 0) + count, lastMs });
   };
   for (const { gpuUuid } of before) kinds.set(gpuUuid, (kinds.get(gpuUuid) ?? 0) + 1);
-  for (const { uuid, index, reportsXids } of sample.gpus) {
-    if (!reportsXids) continue;
-    for (const code of [...RESETTING_XIDS, ...CONTAINED_XIDS]) add(uuid, index, code, 0, undefined);
-  }
+  for (const gpu of sample.gpus)
+    for (const code of gpu.reportsXids ? [...RESETTING_XIDS, ...CONTAINED_XIDS] : []) add(gpu, code, 0);
   for (const { gpu, xid, count, atMs } of raised) {
     const on = sample.gpus.find(({ index }) => index === gpu);
-    if (on) add(on.uuid, on.index, xid, count, atMs);
+    if (on) add(on, xid, count, atMs);
   }
   return [...totals.values()];
 }

@@ -73,7 +73,7 @@ const WHAT: Record<ActionName, string> = {
   evict: 'the agent evicts its pod',
 };
 
-/** "team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-…, 2900 MiB of it past the interposer;
+/** "team/rogue/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-…, 2900 MiB of it past the interposer;
  * the agent stops it" */
 export function describe(
   grant: Pick<Grant, 'namespace' | 'pod' | 'container'>,
@@ -168,17 +168,12 @@ export function excessOf({
 export const resultText = ({ result, detail }: Pick<ActionRecord, 'result' | 'detail'>): string =>
   detail === undefined ? result : `${result}: ${detail}`;
 
-/** A record as this version has it, from a line that an agent before reason codes may have written; undefined: not a
- * record. */
+/** A line of the audit log, parsed; undefined: not a record. */
 export function readRecord(value: unknown): ActionRecord | undefined {
-  const record = value as (Omit<Partial<ActionRecord>, 'result'> & { readonly result?: unknown }) | null;
-  if (typeof record?.atMs !== 'number' || typeof record.grantId !== 'string') return undefined;
-  const result = OUTCOMES.find((outcome) => outcome === record.result);
-  if (result !== undefined) return { ...record, result } as ActionRecord;
-  if (record.result === 'nobody left') return { ...record, result: 'none-left' } as ActionRecord;
-  // Older agents wrote the sentence of a refusal into `result`.
-  const detail = String(record.result ?? '');
-  const isRefused = record.action === 'refuse' || record.action === 'evict';
-  const refusal: RefusalReason = record.action === 'evict' ? 'eviction' : 'other';
-  return { ...record, result: 'refused', ...(isRefused && { refusal, detail }) } as ActionRecord;
+  const record = value as Partial<ActionRecord> | null;
+  const isRecord =
+    typeof record?.atMs === 'number' &&
+    typeof record.grantId === 'string' &&
+    OUTCOMES.some((outcome) => outcome === record.result);
+  return isRecord ? (record as ActionRecord) : undefined;
 }

@@ -2,7 +2,6 @@
 import { createHash } from 'node:crypto';
 import { posix } from 'node:path';
 import * as v from 'valibot';
-import { acceptCardsKey } from '../../api/earlier-names.ts';
 import type { GpuGrant } from '../../api/gpu.ts';
 import {
   COMPUTE_POLICIES,
@@ -124,24 +123,20 @@ export const computeChoice = settings({
   priority: v.exactOptional(oneOf(PRIORITIES)),
   weight: v.exactOptional(whole(1, MOST_WEIGHT)),
 });
-const storedGrant = v.pipe(
-  v.unknown(),
-  v.transform(acceptCardsKey),
-  v.object({
-    id: v.pipe(v.string(), v.regex(GRANT_ID, 'the id of a grant')),
-    namespace: v.string(),
-    pod: v.string(),
-    container: v.string(),
-    createdMs: count,
-    gpus: listOf(gpuGrant, 1),
-    // Read as false it would be a grant that limits nothing.
-    isolateMemory: v.boolean(),
-    compute: v.exactOptional(computeChoice),
-    computeOverride: v.exactOptional(v.string()),
-    enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(MODE_SOURCES) })),
-    owner: v.lazy((owner) => (field(owner, 'podUid') === undefined ? processOwner : podOwner)),
-  }),
-);
+const storedGrant = v.object({
+  id: v.pipe(v.string(), v.regex(GRANT_ID, 'the id of a grant')),
+  namespace: v.string(),
+  pod: v.string(),
+  container: v.string(),
+  createdMs: count,
+  gpus: listOf(gpuGrant, 1),
+  // Read as false it would be a grant that limits nothing.
+  isolateMemory: v.boolean(),
+  compute: v.exactOptional(computeChoice),
+  computeOverride: v.exactOptional(v.string()),
+  enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(MODE_SOURCES) })),
+  owner: v.lazy((owner) => (field(owner, 'podUid') === undefined ? processOwner : podOwner)),
+});
 
 /** The stored grant, or what is wrong with the text, which a crash may have cut short. */
 export const parseGrant = (text: string): Result<Grant> => parseVersionedJson(storedGrant, VERSION, text);

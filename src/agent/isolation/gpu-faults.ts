@@ -1,13 +1,12 @@
 // GPUs that an Xid made unhealthy, across samples and restarts: gpu-faults.json in the state folder, and the log lines
 // when a fault begins or ends. src/policy/gpu-health.ts decides which Xids count and what proves a reset.
-import { existsSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import * as v from 'valibot';
 import { readBootId } from '../../common/boot-id.ts';
 import type { Logger } from '../../common/logger.ts';
 import { listOf } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
-import { faultText, type GpuFault, parseXidList, type ResetCounts, updateFaults } from '../../policy/gpu-health.ts';
+import { faultText, type GpuFault, parseXidList, updateFaults } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
 export type GpuFaults = {
@@ -29,13 +28,10 @@ export type GpuFaultsOptions = {
   readonly bootId?: string;
 };
 
-/** The file's name in earlier versions. */
-const EARLIER_NAME = 'card-faults.json';
 /** More than a node can have GPUs. */
 const MOST = 256;
 
 const count = v.pipe(v.number(), v.minValue(0), v.finite());
-const counts = v.record(v.string(), count);
 const fault = v.object({
   gpuUuid: v.string(),
   xid: count,
@@ -43,13 +39,7 @@ const fault = v.object({
   bootId: v.string(),
   driverVersion: v.string(),
   lost: v.boolean(),
-  counts: v.pipe(
-    counts,
-    v.transform(
-      ({ energyMj, ...others }): ResetCounts =>
-        energyMj === undefined ? others : { ...others, energyMillijoules: energyMj },
-    ),
-  ),
+  counts: v.record(v.string(), count),
 });
 
 export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }> = {
@@ -62,10 +52,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const xids = parseXidList(unhealthyXids);
   if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
   const lost = 'GPUs that an Xid made unhealthy get new containers';
-  const path = join(stateFolder, 'gpu-faults.json');
-  const earlierPath = join(stateFolder, EARLIER_NAME);
-  if (!existsSync(path) && existsSync(earlierPath)) renameSync(earlierPath, path);
-  const file = openStateFile(path, FAULTS_FORMAT, { lost, log });
+  const file = openStateFile(join(stateFolder, 'gpu-faults.json'), FAULTS_FORMAT, { lost, log });
   let faults: readonly GpuFault[] = file.found?.faults ?? [];
   /** Without the counters: their growth is not worth a write, because smaller stored values still show a reset. */
   const keyOf = (list: readonly GpuFault[]) => JSON.stringify(list.map(({ counts: _, ...fault }) => fault));

@@ -30,11 +30,9 @@ const MAX_ID_CHARS = 256;
 
 const ids = listOf(v.pipe(v.string(), v.maxLength(MAX_ID_CHARS, 'a container id')), 0, MAX_IDS);
 
-/** Ids of containers, newest last. In the file `told` holds the reported ones, and `seen` those that used a GPU
- * nevertheless. */
-export const WITHOUT_GPUS_FORMAT: StateFormat<{ readonly told: readonly string[]; readonly seen: readonly string[] }> =
-  // Earlier agents wrote no `seen`.
-  { version: 1, schema: v.object({ told: ids, seen: v.optional(ids, []) }) };
+/** Ids of containers, newest last. `usedGpu`: those that were created without their GPUs and used one nevertheless. */
+const REPORTS = v.object({ reported: ids, usedGpu: ids });
+export const WITHOUT_GPUS_FORMAT: StateFormat<v.InferOutput<typeof REPORTS>> = { version: 2, schema: REPORTS };
 
 /** False: the process belongs to an earlier container. With a sandboxed runtime the cgroup does not show the
  * container. */
@@ -58,13 +56,13 @@ export function openMissedContainers(options: MissedContainersOptions): MissedCo
     log,
     sync: false,
   });
-  let { told: reported, seen: useOnGpu } = file.found ?? { told: [], seen: [] };
+  let { reported, usedGpu } = file.found ?? { reported: [], usedGpu: [] };
   /** By id: created without the agent's answer, and without a process on a GPU so far. */
   const candidates = new Map<string, MissedContainer>();
   return {
     add(container) {
       const { containerId } = container;
-      if (!useOnGpu.includes(containerId) && index.markMissed(containerId)) candidates.set(containerId, container);
+      if (!usedGpu.includes(containerId) && index.markMissed(containerId)) candidates.set(containerId, container);
     },
     after({ self, containers }, processesOf) {
       if (!self.up || candidates.size === 0) return;
@@ -81,9 +79,9 @@ export function openMissedContainers(options: MissedContainersOptions): MissedCo
       if (missing.length + using.length === 0) return;
       for (const container of missing) report(container);
       reported = [...reported, ...missing.map(({ containerId }) => containerId)].slice(-MAX_IDS);
-      useOnGpu = [...useOnGpu, ...using].slice(-MAX_IDS);
+      usedGpu = [...usedGpu, ...using].slice(-MAX_IDS);
       try {
-        file.write({ told: reported, seen: useOnGpu });
+        file.write({ reported, usedGpu });
       } catch (error) {
         log.warn(`cannot save the list of containers reported without GPUs: ${(error as Error).message}`);
       }

@@ -1,9 +1,8 @@
 // Explains the state of a pod (`cotenant why`) from the pod, its Events, its node and other pods. Pure. Order: present
 // state, causes with the newest first, the grant, the surroundings. collect.ts reads the objects.
 
-import { nodeGpusText } from '../../api/earlier-names.ts';
 import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { ACTION_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { ACTION_ANNOTATION, GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
@@ -288,7 +287,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   const grant = parsePodGrant(text);
   if (!grant.ok) return [{ text: `Its grant cannot be read: ${grant.error}.` }];
   const at = pod && conditionOf(pod, 'PodScheduled')?.lastTransitionTime;
-  const list = parseNodeGpus(nodeGpusText(node?.metadata.annotations) ?? '');
+  const list = parseNodeGpus(node?.metadata.annotations?.[GPUS_ANNOTATION] ?? '');
   const known = list.ok ? list.value.gpus : [];
   return grant.value.containers.flatMap((container) =>
     container.gpus.map((gpu) => {
@@ -303,7 +302,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
         gpuUuid: gpu.gpuUuid,
       });
       const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
-      const fence = seen?.fence === undefined ? '' : `, and ${fenceWords(seen.fence)}`;
+      const fence = seen?.fence === undefined ? '' : `, and ${fenceText(seen.fence)}`;
       const off = container.memoryIsolation === 'off' ? '; memory isolation is off, as it requested' : '';
       const amounts = `${mib(gpu.memoryBytes)}${limit}${cores}`;
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
@@ -311,7 +310,7 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
   );
 }
 
-const fenceWords = (fence: string): string =>
+const fenceText = (fence: string): string =>
   fence === 'none' ? 'its limit is not enforced' : `its limit is enforced by the ${fence}`;
 
 /** How its containers ended, by their states. */

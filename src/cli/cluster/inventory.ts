@@ -1,10 +1,9 @@
 // GPUs, grants and use of a cluster, computed from its Nodes, pods and metrics. Pure. Decides which pod counts on which
 // GPU; ../output/cluster-table.ts prints the result.
 
-import { nodeGpusText } from '../../api/earlier-names.ts';
 import type { GpuDemand } from '../../api/gpu.ts';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
-import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import type { ContainerKind, MemoryIsolation, Mode } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
@@ -112,11 +111,14 @@ export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory 
   }
   const known = new Map((objects.nodes ?? []).map((node) => [node.metadata.name, node]));
   const names = [...known.values()]
-    .filter((node) => nodeGpusText(node.metadata.annotations) !== undefined)
+    .filter((node) => node.metadata.annotations?.[GPUS_ANNOTATION] !== undefined)
     .map((node) => node.metadata.name);
   const nodes = [...new Set([...names, ...byNode.keys()])]
     .toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }))
-    .map((name) => nodeOf(name, known.get(name), byNode.get(name) ?? [], objects.use.get(name), notes, shown));
+    .map((name) => {
+      const read = { name, node: known.get(name), granted: byNode.get(name) ?? [], use: objects.use.get(name) };
+      return nodeOf(read, notes, shown);
+    });
   const gpus = nodes.flatMap((node) => node.gpus);
   const sum = (pick: (gpu: InventoryGpu) => number) => gpus.reduce((total, gpu) => total + pick(gpu), 0);
   return {
@@ -133,15 +135,16 @@ export function inventoryOf(objects: ClusterObjects, shown?: string): Inventory 
   };
 }
 
-function nodeOf(
-  name: string,
-  node: Node | undefined,
-  granted: readonly Granted[],
-  use: Use | undefined,
-  notes: string[],
-  shown: string | undefined,
-): InventoryNode {
-  const text = nodeGpusText(node?.metadata.annotations);
+/** What was read of one node. */
+type NodeRead = {
+  readonly name: string;
+  readonly node: Node | undefined;
+  readonly granted: readonly Granted[];
+  readonly use: Use | undefined;
+};
+
+function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: string | undefined): InventoryNode {
+  const text = node?.metadata.annotations?.[GPUS_ANNOTATION];
   const parsed = text === undefined ? undefined : parseNodeGpus(text);
   if (parsed?.ok === false) notes.push(`The GPUs of node ${name} cannot be read: ${parsed.error}.`);
   if (node && text === undefined) notes.push(`Node ${name} has grants, but reports no GPUs.`);

@@ -98,10 +98,9 @@ test('the files that agents have written until now are read as they are', (t) =>
   t.deepEqual(parseState(FAULTS_FORMAT, faults), ok({ faults: [fault] }) as never);
   t.is(formatState(FAULTS_FORMAT, { faults: [fault] } as never), faults);
   t.deepEqual(parseState(FAULTS_FORMAT, '{"version":1,"faults":[{}]}'), err('faults[0].gpuUuid: is missing'));
-  const without = `${JSON.stringify({ version: 1, told: ['0a1b'], seen: ['2c'] }, null, 2)}\n`;
-  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), ok({ told: ['0a1b'], seen: ['2c'] }));
-  t.is(formatState(WITHOUT_GPUS_FORMAT, { told: ['0a1b'], seen: ['2c'] }), without);
-  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, '{"version":1,"told":["0a1b"]}'), ok({ told: ['0a1b'], seen: [] }));
+  const without = `${JSON.stringify({ version: 2, reported: ['0a1b'], usedGpu: ['2c'] }, null, 2)}\n`;
+  t.deepEqual(parseState(WITHOUT_GPUS_FORMAT, without), ok({ reported: ['0a1b'], usedGpu: ['2c'] }));
+  t.is(formatState(WITHOUT_GPUS_FORMAT, { reported: ['0a1b'], usedGpu: ['2c'] }), without);
   const wrong: readonly (readonly [unknown, string])[] = [
     ['0a1b', ': "0a1b" is not a list'],
     [[7], '[0]: 7 is not a text'],
@@ -109,8 +108,8 @@ test('the files that agents have written until now are read as they are', (t) =>
     [Array(1001).fill('a'), ': a list of 1001 is not a list of 0 to 1000'],
   ];
   for (const [no, why] of wrong) {
-    const readOf = (value: object) => parseState(WITHOUT_GPUS_FORMAT, JSON.stringify({ version: 1, ...value }));
-    t.deepEqual(readOf({ told: no }), err(`told${why}`));
-    t.deepEqual(readOf({ told: [], seen: no }), err(`seen${why}`));
+    const readOf = (value: object) => parseState(WITHOUT_GPUS_FORMAT, JSON.stringify({ version: 2, ...value }));
+    t.deepEqual(readOf({ reported: no }), err(`reported${why}`));
+    t.deepEqual(readOf({ reported: [], usedGpu: no }), err(`usedGpu${why}`));
   }
 });

@@ -4,7 +4,6 @@
 // Reconnects after a restart of the runtime.
 
 import { connect, type Socket } from 'node:net';
-import { wasGivenGpus } from '../../../api/earlier-names.ts';
 import { GIVEN_ANNOTATION, NRI_PLUGIN } from '../../../api/names.ts';
 import type { Logger } from '../../../common/logger.ts';
 import { terminationLogBehind } from '../../enforcement/termination-message.ts';
@@ -124,7 +123,7 @@ const GPU_NODE = /^\/dev\/nvidia\d+$/;
 /** What we noted on it is in the runtime's own record, so it outlives the runtime and us. An agent that noted nothing
  * gave GPUs, too. */
 const hasGpus = ({ annotations, linux }: RuntimeContainer): boolean =>
-  wasGivenGpus(annotations) || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
+  GIVEN_ANNOTATION in annotations || (linux?.devices.some(({ path }) => GPU_NODE.test(path)) ?? false);
 
 /** The containers and sandboxes that there are. */
 function createInventory(options: NriOptions) {

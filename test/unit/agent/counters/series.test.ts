@@ -132,7 +132,10 @@ function startAgent() {
         }),
         ofGpu: () => ({ policy: 'fixed', source: 'configuration' }) as const,
       };
-      totals = accumulate(totals, state, owners(byPid), nameOf, (id, place) => compute.stateOf(id, place).use);
+      totals = accumulate(totals, state, owners(byPid), {
+        nameOf,
+        useOf: (id, place) => compute.stateOf(id, place).use,
+      });
       stops.update(state);
       const { self } = exampleSnapshot;
       snapshot = createSnapshot({ state, totals, kills: stops.totals(), recent: [], self, nameOf, compute });

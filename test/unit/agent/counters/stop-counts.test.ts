@@ -130,13 +130,13 @@ test('each stop is counted under its action, reason and outcome', (t) => {
 test('a refusal is counted by its reason code, whatever its sentence says', (t) => {
   const stops = createStopCounts();
   const refusals = () => stops.refusals().map(({ reason, count }) => `${reason} ${count}`);
-  t.deepEqual(refusals(), ['stale 0', 'inconsistent 0', 'rate-limited 0', 'eviction 0', 'other 0']);
+  t.deepEqual(refusals(), ['stale 0', 'inconsistent 0', 'rate-limited 0', 'eviction 0']);
   const { act, audit } = setUp(t, { policy: { mostStopsPerMinute: 0 } });
-  const cheat = [{ id: 'one', mib: 2000 }];
-  act(0, cheat);
-  act(1, cheat, 0, 1000);
-  act(20, cheat, 60_000);
-  act(40, cheat);
+  const rogue = [{ id: 'one', mib: 2000 }];
+  act(0, rogue);
+  act(1, rogue, 0, 1000);
+  act(20, rogue, 60_000);
+  act(40, rogue);
   const own = audit.recent().filter(({ action }) => action === 'refuse');
   t.deepEqual(
     own.map(({ refusal }) => refusal),
@@ -144,37 +144,12 @@ test('a refusal is counted by its reason code, whatever its sentence says', (t) 
   );
   stops.add(own.map((one) => ({ ...one, message: 'the data is old', detail: 'the data is old' })));
   stops.add([refused('evict', 'eviction'), record('evict', 'asked'), record('evict', 'sent')]);
-  t.deepEqual(refusals(), ['stale 1', 'inconsistent 1', 'rate-limited 1', 'eviction 1', 'other 0']);
+  t.deepEqual(refusals(), ['stale 1', 'inconsistent 1', 'rate-limited 1', 'eviction 1']);
   t.deepEqual(decided(stops), ['evicted bypass 1', 'refused bypass 4']);
 });
 
-test('a record without reason codes is read, and its refusal counts as other', (t) => {
-  const line = (action: ActionName, result: string) =>
-    readRecord({ ...record(action, 'done'), result }) as ActionRecord;
-  const lines = [
-    line('kill', 'nobody left'),
-    line('refuse', 'the data is 9000 ms old'),
-    line('evict', 'refused: status 429'),
-    line('kill', 'sent'),
-  ];
-  t.deepEqual(
-    lines.map(({ result, refusal, detail }) => [result, refusal, detail]),
-    [
-      ['none-left', undefined, undefined],
-      ['refused', 'other', 'the data is 9000 ms old'],
-      ['refused', 'eviction', 'refused: status 429'],
-      ['sent', undefined, undefined],
-    ],
-  );
-  const stops = createStopCounts();
-  stops.add(lines);
-  t.deepEqual(
-    stops.refusals().filter(({ count }) => count > 0),
-    [
-      { reason: 'eviction', count: 1 },
-      { reason: 'other', count: 1 },
-    ],
-  );
+test('a line that is no record is not read', (t) => {
+  t.is(readRecord({ ...record('kill', 'done'), result: 'none left' }), undefined);
   t.is(readRecord({ atMs: 'x', grantId: 'one' }), undefined);
 });
 
