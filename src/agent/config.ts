@@ -6,7 +6,7 @@ import * as v from 'valibot';
 import { isObject } from '../common/json.ts';
 import { LOG_FORMATS, LOG_LEVELS } from '../common/logger.ts';
 import { formatProblem, invalid, type Problem } from '../common/problem.ts';
-import { check, nonEmpty, oneOf, whole } from '../common/schema.ts';
+import { check, nonEmpty, oneOf, type SettingsOf, whole } from '../common/schema.ts';
 import { EXPORTER_ENTRIES } from '../exporter/settings.ts';
 import { COMPUTE_ENTRIES } from './compute/settings.ts';
 import { EnforcementSettings } from './enforcement/settings.ts';
@@ -38,8 +38,7 @@ const SCHEMA = v.object({
   kubernetes: v.optional(KubernetesSettings, {}),
 });
 
-type DeepReadonly<T> = { readonly [K in keyof T]: T[K] extends object ? DeepReadonly<T[K]> : T[K] };
-export type AgentConfiguration = DeepReadonly<v.InferOutput<typeof SCHEMA>>;
+export type AgentConfiguration = SettingsOf<typeof SCHEMA.entries>;
 
 export const DEFAULTS: AgentConfiguration = v.parse(SCHEMA, {});
 

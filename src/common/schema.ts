@@ -56,6 +56,10 @@ export function settings<const T extends v.ObjectEntries>(entries: T) {
   return v.pipe(v.custom<JsonObject>(isObject, `an object of ${keys}`), v.strictObject(entries, wanted));
 }
 
+type DeepReadonly<T> = { readonly [K in keyof T]: T[K] extends object ? DeepReadonly<T[K]> : T[K] };
+/** What an object with these entries is read as. */
+export type SettingsOf<T extends v.ObjectEntries> = DeepReadonly<v.InferOutput<v.ObjectSchema<T, undefined>>>;
+
 /** An object with keys of the reader's choice, read as a Map. */
 export function mapOf<const K extends v.GenericSchema<string>, const S extends Schema>(key: K, item: S) {
   return v.pipe(

@@ -2,7 +2,7 @@
 import * as v from 'valibot';
 import { COMPUTE_POLICIES, type ComputePolicy, parseComputePolicy } from '../../api/request.ts';
 import { isObject } from '../../common/json.ts';
-import { whole } from '../../common/schema.ts';
+import { type SettingsOf, whole } from '../../common/schema.ts';
 
 const POLICY_WANTED = `one of ${COMPUTE_POLICIES.join(', ')}, or its number, 0 to 5`;
 
@@ -31,10 +31,7 @@ export const COMPUTE_ENTRIES = {
   highCapPercent: v.optional(whole(1, 100), 100),
 };
 
-export type ComputeSettings = {
+export type ComputeSettings = SettingsOf<typeof COMPUTE_ENTRIES> & {
   readonly stateFolder: string;
-  readonly computePolicy: ComputePolicy;
-  readonly computePolicies: Readonly<Record<string, ComputePolicy>>;
-  readonly highCapPercent: number;
   readonly mostTenantsPerGpu: number;
 };

@@ -1,6 +1,6 @@
 // Settings of isolation: what is measured and tried on each GPU, and which Xids make a GPU unhealthy.
 import * as v from 'valibot';
-import { nonEmpty, whole } from '../../common/schema.ts';
+import { nonEmpty, type SettingsOf, whole } from '../../common/schema.ts';
 import { DEFAULT_XID_LIST, parseXidList } from '../../policy/gpu-health.ts';
 
 const XIDS_WANTED = "Xids with commas (default, N, -N), none of them one that a tenant's program raises";
@@ -25,12 +25,7 @@ export const ISOLATION_ENTRIES = {
   interposerEngine: v.optional(whole(0, 999_999_999), 0),
 };
 
-export type IsolationSettings = {
+export type IsolationSettings = SettingsOf<typeof ISOLATION_ENTRIES> & {
   readonly stateFolder: string;
   readonly nvmlLibrary: string;
-  readonly cudaLibrary: string;
-  readonly calibrate: boolean;
-  readonly canary: boolean;
-  readonly driverLimits: boolean;
-  readonly interposerEngine: number;
 };
