@@ -1,10 +1,20 @@
 // What a collector is: it declares its metrics (name, type, help, labels) and sets their series from a snapshot.
 // render.ts registers the declarations with prom-client anew for each page, so a series that is not set is not on the
 // page.
+import type { SampledGpu } from '../../agent/sampling/sample.ts';
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 
 export type Labels = Readonly<Record<string, string>>;
-export type Metric = { readonly type: 'gauge' | 'counter'; readonly help: string; readonly labels: readonly string[] };
+export type Metric = {
+  readonly type: 'gauge' | 'counter';
+  readonly help: string;
+  readonly labels: readonly string[];
+  /** Each GPU has one series, with this field of the sample by this divisor. Absent: the collector sets its series. */
+  readonly reading?: { readonly field: NumberField; readonly divisor: number } | undefined;
+};
+type NumberField = {
+  [K in keyof SampledGpu]-?: NonNullable<SampledGpu[K]> extends number ? K : never;
+}[keyof SampledGpu];
 
 /** Where a collector puts its series. */
 export type Series<Name extends string> = {
@@ -29,8 +39,34 @@ export type Collector<Name extends string = string> = {
 /** Infers the names of the metrics, so that a misspelled one does not compile. */
 export const defineCollector = <Name extends string>(collector: Collector<Name>): Collector<Name> => collector;
 
-export const gauge = (help: string, labels: readonly string[] = []): Metric => ({ type: 'gauge', help, labels });
-export const counter = (help: string, labels: readonly string[] = []): Metric => ({ type: 'counter', help, labels });
+const metric =
+  (type: Metric['type']) =>
+  (help: string, labels: readonly string[] = [], field?: NumberField, divisor = 1): Metric => ({
+    type,
+    help,
+    labels,
+    reading: field && { field, divisor },
+  });
+export const gauge = metric('gauge');
+export const counter = metric('counter');
+
+/** A gauge of each GPU that is a field of the sample. */
+export const reading = (help: string, field: NumberField, divisor = 1): Metric =>
+  gauge(help, GPU_LABELS, field, divisor);
+
+/** Sets the metrics that are fields of the sample. */
+export function setReadings<Name extends string>(
+  metrics: Readonly<Record<Name, Metric>>,
+  gpu: SampledGpu,
+  labels: Labels,
+  set: Series<Name>['set'],
+): void {
+  for (const name in metrics) {
+    const { reading } = metrics[name];
+    const value = reading && gpu[reading.field];
+    if (reading && value !== undefined) set(name, labels, value / reading.divisor);
+  }
+}
 
 export const GPU_LABELS = ['gpu', 'gpu_uuid'] as const;
 /** A container, and how it got its GPU. */

@@ -9,8 +9,10 @@ import {
   gauge,
   gpuLabels,
   type Labels,
+  reading,
   type Series,
   scaled,
+  setReadings,
 } from './collector.ts';
 
 const HERTZ_PER_MHZ = 1e6;
@@ -27,12 +29,13 @@ const METRICS = {
     'cuda_version',
     'mig_mode',
   ),
-  cotenant_device_memory_total_bytes: ofGpu('Memory of the GPU.'),
-  cotenant_device_memory_used_bytes: ofGpu(
+  cotenant_device_memory_total_bytes: reading('Memory of the GPU.', 'totalBytes'),
+  cotenant_device_memory_used_bytes: reading(
     'Memory in use, without what the driver reserves for itself where it reports that.',
+    'usedBytes',
   ),
-  cotenant_device_memory_free_bytes: ofGpu('Memory that the driver can still allocate.'),
-  cotenant_device_memory_reserved_bytes: ofGpu('Memory that the driver reserves for itself.'),
+  cotenant_device_memory_free_bytes: reading('Memory that the driver can still allocate.', 'freeBytes'),
+  cotenant_device_memory_reserved_bytes: reading('Memory that the driver reserves for itself.', 'reservedBytes'),
   cotenant_device_memory_allocated_bytes: ofGpu('Sum of the memory grants on the GPU.'),
   cotenant_device_memory_unattributed_bytes: ofGpu(
     'Used memory that the driver reports for no container: managed memory, host processes, exited processes.',
@@ -43,17 +46,21 @@ const METRICS = {
     'source',
   ),
   cotenant_device_sm_allocated_ratio: ofGpu('Sum of the compute grants on the GPU; 1 is the whole GPU.'),
-  cotenant_device_utilization_ratio: ofGpu(
+  cotenant_device_utilization_ratio: reading(
     'Fraction of the last sample period in which any kernel ran. Not occupancy.',
+    'utilizationPercent',
+    100,
   ),
-  cotenant_device_memory_busy_ratio: ofGpu(
+  cotenant_device_memory_busy_ratio: reading(
     'Fraction of the last sample period in which GPU memory was read or written.',
+    'memoryBusyPercent',
+    100,
   ),
-  cotenant_device_encoder_utilization_ratio: ofGpu('Utilization of the video encoder.'),
-  cotenant_device_decoder_utilization_ratio: ofGpu('Utilization of the video decoder.'),
+  cotenant_device_encoder_utilization_ratio: reading('Utilization of the video encoder.', 'encoderPercent', 100),
+  cotenant_device_decoder_utilization_ratio: reading('Utilization of the video decoder.', 'decoderPercent', 100),
   cotenant_device_temperature_celsius: ofGpu('Temperature.', 'sensor'),
-  cotenant_device_power_watts: ofGpu('Power draw.'),
-  cotenant_device_power_limit_watts: ofGpu('Power limit in force.'),
+  cotenant_device_power_watts: reading('Power draw.', 'powerMilliwatts', 1000),
+  cotenant_device_power_limit_watts: reading('Power limit in force.', 'powerLimitMilliwatts', 1000),
   cotenant_device_clock_hertz: ofGpu('Current clock frequency.', 'domain'),
   cotenant_device_max_clock_hertz: ofGpu('Maximum clock frequency.', 'domain'),
   cotenant_device_healthy: ofGpu('0 when the GPU is lost or needs a reset: the driver says so, or an Xid implies it.'),
@@ -75,7 +82,12 @@ const METRICS = {
     'compute_instance_id',
     'profile',
   ),
-  cotenant_device_energy_joules_total: counter('Energy used since the driver was loaded.', GPU_LABELS),
+  cotenant_device_energy_joules_total: counter(
+    'Energy used since the driver was loaded.',
+    GPU_LABELS,
+    'energyMillijoules',
+    1000,
+  ),
 } as const;
 
 type Put = Series<keyof typeof METRICS>['set'];
@@ -110,24 +122,13 @@ function setIdentity({ gpu }: SnapshotDevice, snapshot: Snapshot, labels: Labels
   set('cotenant_mig_info', instance, 1);
 }
 
-function setReadings(gpu: SampledGpu, labels: Labels, set: Put): void {
-  set('cotenant_device_memory_total_bytes', labels, gpu.totalBytes);
-  set('cotenant_device_memory_used_bytes', labels, gpu.usedBytes);
-  set('cotenant_device_memory_free_bytes', labels, gpu.freeBytes);
-  set('cotenant_device_memory_reserved_bytes', labels, gpu.reservedBytes);
-  set('cotenant_device_utilization_ratio', labels, scaled(gpu.utilizationPercent, 0.01));
-  set('cotenant_device_memory_busy_ratio', labels, scaled(gpu.memoryBusyPercent, 0.01));
-  set('cotenant_device_encoder_utilization_ratio', labels, scaled(gpu.encoderPercent, 0.01));
-  set('cotenant_device_decoder_utilization_ratio', labels, scaled(gpu.decoderPercent, 0.01));
+function setSensors(gpu: SampledGpu, labels: Labels, set: Put): void {
   set('cotenant_device_temperature_celsius', { ...labels, sensor: 'gpu' }, gpu.temperatureC);
   set('cotenant_device_temperature_celsius', { ...labels, sensor: 'memory' }, gpu.memoryTemperatureC);
-  set('cotenant_device_power_watts', labels, scaled(gpu.powerMilliwatts, 0.001));
-  set('cotenant_device_power_limit_watts', labels, scaled(gpu.powerLimitMilliwatts, 0.001));
   set('cotenant_device_clock_hertz', { ...labels, domain: 'sm' }, scaled(gpu.smMhz, HERTZ_PER_MHZ));
   set('cotenant_device_clock_hertz', { ...labels, domain: 'memory' }, scaled(gpu.memoryMhz, HERTZ_PER_MHZ));
   set('cotenant_device_max_clock_hertz', { ...labels, domain: 'sm' }, scaled(gpu.maxSmMhz, HERTZ_PER_MHZ));
   set('cotenant_device_max_clock_hertz', { ...labels, domain: 'memory' }, scaled(gpu.maxMemoryMhz, HERTZ_PER_MHZ));
-  set('cotenant_device_energy_joules_total', labels, scaled(gpu.energyMillijoules, 0.001));
 }
 
 function setSharing(device: SnapshotDevice, labels: Labels, set: Put): void {
@@ -167,7 +168,8 @@ export const device = defineCollector({
     for (const entry of snapshot.devices) {
       const labels = gpuLabels(entry.gpu);
       setIdentity(entry, snapshot, labels, set);
-      setReadings(entry.gpu, labels, set);
+      setReadings(METRICS, entry.gpu, labels, set);
+      setSensors(entry.gpu, labels, set);
       setSharing(entry, labels, set);
       setHealth(entry, labels, set);
     }

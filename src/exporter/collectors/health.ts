@@ -8,8 +8,10 @@ import {
   gauge,
   gpuLabels,
   type Labels,
+  reading,
   type Series,
   secondsOf,
+  setReadings,
 } from './collector.ts';
 
 /** NVML's bits of the clocks' throttle reasons. Several may be set. */
@@ -34,15 +36,22 @@ const METRICS = {
   cotenant_device_ecc_errors_total: counterOf('ECC memory errors since the driver was loaded.', 'severity'),
   cotenant_device_ecc_lifetime_errors_total: counterOf('ECC memory errors over the lifetime of the GPU.', 'severity'),
   cotenant_device_remapped_rows: gaugeOf('Memory rows replaced by spare rows, by the kind of error.', 'cause'),
-  cotenant_device_row_remap_pending: gaugeOf('1 while a row remapping waits for a reset of the GPU.'),
-  cotenant_device_row_remap_failure: gaugeOf('1 after a row could not be remapped.'),
+  cotenant_device_row_remap_pending: reading('1 while a row remapping waits for a reset of the GPU.', 'rowsPending'),
+  cotenant_device_row_remap_failure: reading('1 after a row could not be remapped.', 'rowsFailed'),
   cotenant_device_retired_pages: gaugeOf('Retired memory pages, by the kind of error.', 'cause'),
-  cotenant_device_page_retirement_pending: gaugeOf('1 while a page retirement waits for a reset of the GPU.'),
+  cotenant_device_page_retirement_pending: reading(
+    '1 while a page retirement waits for a reset of the GPU.',
+    'pagesPending',
+  ),
   cotenant_device_throttle_reason: gaugeOf('1 while this reason keeps the clocks below their maximum.', 'reason'),
-  cotenant_device_pcie_receive_bytes_total: counterOf('Bytes received over PCIe.'),
-  cotenant_device_pcie_transmit_bytes_total: counterOf('Bytes sent over PCIe.'),
-  cotenant_device_nvlink_receive_bytes_total: counterOf('Bytes received over all NVLinks.'),
-  cotenant_device_nvlink_transmit_bytes_total: counterOf('Bytes sent over all NVLinks.'),
+  cotenant_device_pcie_receive_bytes_total: counter('Bytes received over PCIe.', GPU_LABELS, 'pcieReceivedBytes'),
+  cotenant_device_pcie_transmit_bytes_total: counter('Bytes sent over PCIe.', GPU_LABELS, 'pcieSentBytes'),
+  cotenant_device_nvlink_receive_bytes_total: counter(
+    'Bytes received over all NVLinks.',
+    GPU_LABELS,
+    'nvlinkReceivedBytes',
+  ),
+  cotenant_device_nvlink_transmit_bytes_total: counter('Bytes sent over all NVLinks.', GPU_LABELS, 'nvlinkSentBytes'),
 } as const;
 
 type Put = Series<keyof typeof METRICS>['set'];
@@ -54,11 +63,8 @@ function setMemoryErrors(gpu: SampledGpu, labels: Labels, set: Put): void {
   set('cotenant_device_ecc_lifetime_errors_total', { ...labels, severity: 'uncorrected' }, gpu.eccUncorrectedAggregate);
   set('cotenant_device_remapped_rows', { ...labels, cause: 'corrected' }, gpu.rowsCorrected);
   set('cotenant_device_remapped_rows', { ...labels, cause: 'uncorrected' }, gpu.rowsUncorrected);
-  set('cotenant_device_row_remap_pending', labels, gpu.rowsPending);
-  set('cotenant_device_row_remap_failure', labels, gpu.rowsFailed);
   set('cotenant_device_retired_pages', { ...labels, cause: 'corrected' }, gpu.pagesCorrected);
   set('cotenant_device_retired_pages', { ...labels, cause: 'uncorrected' }, gpu.pagesUncorrected);
-  set('cotenant_device_page_retirement_pending', labels, gpu.pagesPending);
 }
 
 export const health = defineCollector({
@@ -72,15 +78,12 @@ export const health = defineCollector({
     }
     for (const { gpu } of snapshot.devices) {
       const labels = gpuLabels(gpu);
+      setReadings(METRICS, gpu, labels, set);
       setMemoryErrors(gpu, labels, set);
       const bits = gpu.throttleReasons;
       // Newer drivers set bits above the 32nd, which JavaScript's bit operators cannot read.
       for (const [bit, reason] of THROTTLE_REASONS)
         set('cotenant_device_throttle_reason', { ...labels, reason }, bits && Math.floor(bits / bit) % 2);
-      set('cotenant_device_pcie_receive_bytes_total', labels, gpu.pcieReceivedBytes);
-      set('cotenant_device_pcie_transmit_bytes_total', labels, gpu.pcieSentBytes);
-      set('cotenant_device_nvlink_receive_bytes_total', labels, gpu.nvlinkReceivedBytes);
-      set('cotenant_device_nvlink_transmit_bytes_total', labels, gpu.nvlinkSentBytes);
     }
   },
 });
