@@ -134,11 +134,10 @@ export function createAdmin(node: Node, driver: Driver): Express {
     if (!own.ok) return refuse(response, own.error);
     const compute = parseComputeChange(rest);
     if (!compute.ok) return refuse(response, compute.error);
-    const { memoryBytes, ...enforcement } = own.value;
-    const change = { ...compute.value, ...enforcement };
-    if (memoryBytes === undefined && Object.keys(change).length === 0)
+    const change = { ...compute.value, ...own.value };
+    if (Object.keys(change).length === 0)
       return refuse(response, 'want memoryBytes, enforcement, or something of compute');
-    answer(response, node.change(idOf(request), change, memoryBytes), 200);
+    answer(response, node.change(idOf(request), change), 200);
   });
   app.get('/v1/driver', (_request, response) => {
     response.json(driver.state());

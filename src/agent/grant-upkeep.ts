@@ -3,6 +3,7 @@
 // others, and is tried again at the next sample.
 
 import type { Logger } from '../common/logger.ts';
+import { attempt } from '../common/result.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
 import {
@@ -89,86 +90,95 @@ const isSameFeedback = (one: Feedback, other: Feedback | undefined): boolean =>
   one.signature === other.signature &&
   one.deadStamp === other.deadStamp;
 
+/** What is kept of one grant from sample to sample. */
+type Kept = {
+  /** The reading of its ledger before this one. */
+  round: Round | undefined;
+  /** The rows that were written to its limits page, by slot and GPU. */
+  readonly rows: Map<number, Feedback>;
+  samplesWithoutOwner: number;
+  /** When it was resized, until a sample shows its new amounts. */
+  resizedNs: number | undefined;
+};
+const nothingKept = (): Kept => ({ round: undefined, rows: new Map(), samplesWithoutOwner: 0, resizedNs: undefined });
+
+/** What one sample shows of one grant. */
+type Shown = {
+  readonly sample: Sample;
+  readonly gpuReadings: ReadonlyMap<string, GpuReading>;
+  readonly processes: readonly SampledProcess[];
+  readonly living: LivenessChecks;
+};
+
+/** The rows of a grant's feedback that its limits page does not have yet, and this reading of its ledger. */
+function newFeedback({ live, reading }: ReadGrant, { round, rows }: Kept, shown: Shown) {
+  const { sample, gpuReadings, processes, living } = shown;
+  const { gpus } = live.grant;
+  const lastOf = ({ slot, gpu, stamp }: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): Feedback | undefined => {
+    const last = rows.get(slot * gpus.length + gpu);
+    return last?.stamp === stamp ? last : undefined;
+  };
+  const after = roundOf(reading, living);
+  const input = {
+    before: round,
+    after,
+    sampledNs: sample.bootNs,
+    processes,
+    gpuIndex: gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.index),
+    listsComplete: haveProcessData(sample, gpus),
+    doubleCounted: gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.doubleCounted ?? NOT_DOUBLE_COUNTED),
+    writtenResidualBytes: (row: Parameters<typeof lastOf>[0]) => lastOf(row)?.residualBytes,
+  };
+  return { after, news: feedbackOf(input, (entry) => !isSameFeedback(entry, lastOf(entry))) };
+}
+
+/** The GPUs of a grant that was made smaller, by what its processes use now. The same list where nothing changed. */
+function shrunkGpus({ gpus }: Grant, sample: Sample, processes: readonly SampledProcess[]): Grant['gpus'] {
+  if (gpus.every(({ heldBytes }) => heldBytes === undefined)) return gpus;
+  // By the driver's figures, because a forged ledger could claim the removed amount forever.
+  const after = gpus.map((gpu) => {
+    const bytes = reportedUsage(gpu.gpuUuid, sample, processes);
+    return bytes === undefined ? gpu : shrinkToUsage(gpu, bytes);
+  });
+  return after.some((gpu, position) => gpu !== gpus[position]) ? after : gpus;
+}
+
 export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   const { registry, native, ownPidNamespace, isAlive, log } = options;
   const isAliveInside = insideSnapshot(native);
-  const rounds = new Map<string, Round>();
-  const watched = new Map<string, DoubleCountWindow>();
-  /** The rows that were written to the limits page of a grant, by slot and GPU. */
-  const written = new Map<string, Map<number, Feedback>>();
-  const ending = new Map<string, number>();
-  const justResized = new Map<string, number>();
-
-  const trying = (grant: Grant, what: string, work: () => void): void => {
-    try {
-      work();
-    } catch (error) {
-      log.warn(`${what}: ${(error as Error).message}`, logKeys(grant));
-    }
+  const windows = new Map<string, DoubleCountWindow>();
+  const kept = new Map<string, Kept>();
+  const keptOf = (id: string): Kept => {
+    const found = kept.get(id) ?? nothingKept();
+    kept.set(id, found);
+    return found;
   };
 
-  const writeFeedback = (
-    sample: Sample,
-    gpuReadings: ReadonlyMap<string, GpuReading>,
-    { live, reading }: ReadGrant,
-    living: LivenessChecks,
-    processes: readonly SampledProcess[],
-  ) => {
-    const { id, gpus } = live.grant;
-    const before = rounds.get(id);
-    const gpuIndex = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.index);
-    const listsComplete = haveProcessData(sample, gpus);
-    const after = roundOf(reading, living);
-    const rows = written.get(id) ?? new Map<number, Feedback>();
-    written.set(id, rows);
-    const lastOf = ({ slot, gpu, stamp }: Pick<Feedback, 'slot' | 'gpu' | 'stamp'>): Feedback | undefined => {
-      const last = rows.get(slot * gpus.length + gpu);
-      return last?.stamp === stamp ? last : undefined;
-    };
-    const doubleCounted = gpus.map(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.doubleCounted ?? NOT_DOUBLE_COUNTED);
-    const news = feedbackOf(
-      {
-        before,
-        after,
-        sampledNs: sample.bootNs,
-        processes,
-        gpuIndex,
-        listsComplete,
-        doubleCounted,
-        writtenResidualBytes: (row) => lastOf(row)?.residualBytes,
-      },
-      (entry) => !isSameFeedback(entry, lastOf(entry)),
-    );
-    registry.writeFeedback(live, news);
-    for (const entry of news) rows.set(entry.slot * gpus.length + entry.gpu, entry);
+  const writeFeedback = (entry: ReadGrant, own: Kept, shown: Shown) => {
+    const { after, news } = newFeedback(entry, own, shown);
+    registry.writeFeedback(entry.live, news);
+    const { length } = entry.live.grant.gpus;
+    for (const row of news) own.rows.set(row.slot * length + row.gpu, row);
     // Samples may queue up: a reading that is newer than this sample is still needed as `before` for the next one.
-    if (!before || sample.bootNs > before.ledger.readNs) rounds.set(id, after);
+    if (!own.round || shown.sample.bootNs > own.round.ledger.readNs) own.round = after;
   };
 
-  /** A grant that was made smaller shrinks with the use of its processes until it has its new size. */
-  const shrink = (sample: Sample, grant: Grant, processes: readonly SampledProcess[]): void => {
+  const shrink = (grant: Grant, own: Kept, { sample, processes }: Shown): void => {
     // A sample that had begun before shows the former amounts.
-    const resizedNs = justResized.get(grant.id);
-    if (resizedNs !== undefined && sample.bootNs <= resizedNs) return;
-    justResized.delete(grant.id);
-    if (grant.gpus.every(({ heldBytes }) => heldBytes === undefined)) return;
-    // By the driver's figures, because a forged ledger could claim the removed amount forever.
-    const after = grant.gpus.map((gpu) => {
-      const bytes = reportedUsage(gpu.gpuUuid, sample, processes);
-      return bytes === undefined ? gpu : shrinkToUsage(gpu, bytes);
-    });
-    if (after.some((gpu, position) => gpu !== grant.gpus[position])) registry.resize(grant.id, after);
+    if (own.resizedNs !== undefined && sample.bootNs <= own.resizedNs) return;
+    own.resizedNs = undefined;
+    const after = shrunkGpus(grant, sample, processes);
+    if (after !== grant.gpus) registry.resize(grant.id, after);
   };
 
   /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the
    * volume. */
-  const sweep = ({ id, owner }: Grant, processes: readonly SampledProcess[]): void => {
+  const sweep = ({ id, owner }: Grant, own: Kept, { processes }: Shown): void => {
     if (isOfPod(owner)) return;
     // The sample costs nothing; /proc is read only if the sample shows no process.
-    const ended = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
-    const samples = ended ? (ending.get(id) ?? 0) + 1 : 0;
-    ending.set(id, samples);
-    if (samples >= SAMPLES_UNTIL_ENDED) takeDown(id);
+    const hasEnded = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
+    own.samplesWithoutOwner = hasEnded ? own.samplesWithoutOwner + 1 : 0;
+    if (own.samplesWithoutOwner >= SAMPLES_UNTIL_ENDED) takeDown(id);
   };
 
   const takeDown = (id: string): boolean => {
@@ -176,32 +186,34 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     if (!entry) return false;
     registry.remove(id);
     removeGroup(entry.grant, unifiedMount());
-    rounds.delete(id);
-    ending.delete(id);
-    justResized.delete(id);
-    written.delete(id);
+    kept.delete(id);
     return true;
   };
 
   return {
     after(sample, grants, processesOf) {
-      const gpuReadings = readGpus(sample, watched);
+      const gpuReadings = readGpus(sample, windows);
       for (const entry of grants) {
         const { grant } = entry.live;
-        const processes = processesOf(grant.id);
-        const inside = isOfPod(grant.owner) ? { isAliveInside } : {};
-        trying(grant, 'cannot write feedback to the limits page', () =>
-          writeFeedback(sample, gpuReadings, entry, { ownPidNamespace, isAlive, ...inside }, processes),
-        );
-        trying(grant, 'cannot save the amount that the container released', () => shrink(sample, grant, processes));
+        const own = keptOf(grant.id);
+        const living = { ownPidNamespace, isAlive, ...(isOfPod(grant.owner) && { isAliveInside }) };
+        const shown = { sample, gpuReadings, processes: processesOf(grant.id), living };
+        const trying = (what: string, work: () => void): void => {
+          const done = attempt(work);
+          if (!done.ok) log.warn(`${what}: ${done.error}`, logKeys(grant));
+        };
+        trying('cannot write feedback to the limits page', () => writeFeedback(entry, own, shown));
+        trying('cannot save the amount that the container released', () => shrink(grant, own, shown));
         // Without process data of each GPU the grant's processes are unknown.
         if (!grant.gpus.every(({ gpuUuid }) => gpuReadings.get(gpuUuid)?.hasProcessData)) continue;
-        trying(grant, 'cannot end the grant', () => sweep(grant, processes));
+        trying('cannot end the grant', () => sweep(grant, own, shown));
       }
       registry.repair();
       registry.renew();
     },
-    resized: (id, atNs) => void justResized.set(id, atNs),
+    resized(id, atNs) {
+      keptOf(id).resizedNs = atNs;
+    },
     takeDown,
   };
 }

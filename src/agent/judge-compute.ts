@@ -52,7 +52,7 @@ export function judgeCompute(
       const { gpuUuid } = container.grant.gpus[position] as GpuGrant;
       const on = gpus.get(gpuUuid);
       const key = totalsKey(container.grant.id, gpuUuid);
-      const look = on && lookAt(container, position, on.gpu, key, state.sample.bootNs / 1e6, watching);
+      const look = on && lookAt(container, { position, gpu: on.gpu, key, atMs: state.sample.bootNs / 1e6 }, watching);
       if (!look) continue;
       if (isMixed(container, position, on)) {
         mixed.push(gpuUuid);
@@ -90,10 +90,7 @@ function isMixed({ gpus }: ReconciledContainer, position: number, { mpsClients, 
 
 function lookAt(
   { grant }: ReconciledContainer,
-  position: number,
-  gpu: SampledGpu,
-  key: string,
-  atMs: number,
+  { position, gpu, key, atMs }: { position: number; gpu: SampledGpu; key: string; atMs: number },
   { totals, stateOf, highCapPercent, isGateClosed }: ComputeFacts,
 ): ShareLook | undefined {
   const { policy, use } = stateOf(grant.id, position);

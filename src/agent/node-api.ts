@@ -42,7 +42,7 @@ export type Node = PodNode & {
   readonly snapshot: () => Snapshot | undefined;
   grant(ask: GrantAsk): LiveGrant | Refusal;
   /** Changes amounts, compute or enforcement of a grant: all of it, or nothing. */
-  change(id: string, change: GrantChange, memoryBytesPerGpu?: number): LiveGrant | Refusal;
+  change(id: string, change: GrantChange): LiveGrant | Refusal;
   readonly compute: NodeCompute;
   /** Of this node; an administrator's label takes precedence over the settings. */
   readonly mode: () => Mode;

@@ -224,9 +224,15 @@ function openEnforcement({ configuration, native, inputs, events }: Around, need
     .filter(({ action, grantId }) => action !== 'evict' || isEnforced(registry.get(grantId)?.grant));
   const evictions =
     inputs.evict &&
-    createEvictions(configuration.enforcement, inputs.evict, clocks, earlierStops, (record) => {
-      audit.add(record);
-      if (record.result !== 'asked') events.emit('actions', [record]);
+    createEvictions({
+      policy: configuration.enforcement,
+      evict: inputs.evict,
+      clocks,
+      earlier: earlierStops,
+      report(record) {
+        audit.add(record);
+        if (record.result !== 'asked') events.emit('actions', [record]);
+      },
     });
   return { enforcer, evictions, isEnforced };
 }

@@ -39,6 +39,8 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   const publishes = new Map<PublishResult, number>(PUBLISH_RESULTS.map((result) => [result, 0]));
   const publication = createPublication({ configuration, inputs, events, parts, publishes });
   const { registry, checks, nodeMode, audit } = parts;
+  /** The newest state, or why nothing can be granted by it. */
+  const readableState = () => usableState(parts.intake.state(), publication.isStale(), inputs.driver.releasedMs());
   const pace = createSamplingInterval(configuration);
   const sampleSoon = () => {
     // Before the first sample the sampler is not slow yet.
@@ -46,23 +48,9 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   };
   parts.grantChanges.on('changed', sampleSoon);
 
-  /** The newest state, or why nothing can be granted by it. */
-  const readableState = () => usableState(parts.intake.state(), publication.isStale(), inputs.driver.releasedMs());
-  const onPod: Node['onPod'] = (podUid, annotations) => {
-    parts.podModes.onPod(podUid, annotations);
-    parts.compute.onPod(podUid, annotations);
-  };
-  const publish = (ask: PodAsk, how: typeof publishPod) => {
-    const state = readableState();
-    if (!state.ok) return state.error;
-    const mode = nodeMode.mode();
-    const published = how(ask, { state: state.value, registry, notYet: checks.notYet, mode });
-    if (!('refused' in published)) onPod(ask.podUid, annotationsOf(ask));
-    return published;
-  };
-
   return {
     ...podFunctions({ parts, inputs, sampleSoon }),
+    ...grantFunctions({ configuration, native, parts, readableState }),
     events,
     onSample(sampled, samplers = NO_SAMPLERS) {
       const sample = withReserve(sampled, parts.usableBytesOf);
@@ -73,25 +61,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
     checkAge: (samplers = NO_SAMPLERS) => publication.checkAge(samplers),
     snapshot: publication.snapshot,
 
-    grant(ask) {
-      const state = readableState();
-      if (!state.ok) return state.error;
-      const { placement, mostTenantsPerGpu } = configuration;
-      const { notYet, standingOf } = checks;
-      const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
-      return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
-    },
-
-    change(id, change, memoryBytesPerGpu) {
-      const live = changeGrant(id, change, memoryBytesPerGpu, parts.intake.state(), registry);
-      if (memoryBytesPerGpu !== undefined && !('refused' in live))
-        parts.upkeep.resized(id, registry.readLedger(live).readNs);
-      return live;
-    },
-
-    publish: (ask) => publish(ask, publishPod),
-    adopt: (ask) => publish(ask, adoptPod),
-
     onPublish: (result) => void publishes.set(result, (publishes.get(result) ?? 0) + 1),
     compute: parts.compute,
     mode: nodeMode.mode,
@@ -99,7 +68,6 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
       parts.compute.onLabels(labels);
       nodeMode.label(labels);
     },
-    onPod,
 
     gpus() {
       const state = parts.intake.state();
@@ -131,6 +99,52 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   };
 }
 
+type GrantFunctionOptions = {
+  readonly configuration: AgentConfiguration;
+  readonly native: Native;
+  readonly parts: NodeParts;
+  readonly readableState: () => ReturnType<typeof usableState>;
+};
+
+/** Grants for processes and for pods: made, changed, adopted. */
+function grantFunctions({
+  configuration: { placement, mostTenantsPerGpu },
+  native,
+  parts,
+  readableState,
+}: GrantFunctionOptions): Pick<Node, 'grant' | 'change' | 'publish' | 'adopt' | 'onPod'> {
+  const { registry, nodeMode, intake, upkeep } = parts;
+  const { notYet, standingOf } = parts.checks;
+  const onPod: Node['onPod'] = (podUid, annotations) => {
+    parts.podModes.onPod(podUid, annotations);
+    parts.compute.onPod(podUid, annotations);
+  };
+  const publish = (ask: PodAsk, how: typeof publishPod) => {
+    const state = readableState();
+    if (!state.ok) return state.error;
+    const published = how(ask, { state: state.value, registry, notYet, mode: nodeMode.mode() });
+    if (!('refused' in published)) onPod(ask.podUid, annotationsOf(ask));
+    return published;
+  };
+  return {
+    grant(ask) {
+      const state = readableState();
+      if (!state.ok) return state.error;
+      const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
+      return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
+    },
+    change(id, change) {
+      const live = changeGrant(id, change, intake.state(), registry);
+      if (change.memoryBytes !== undefined && !('refused' in live))
+        upkeep.resized(id, registry.readLedger(live).readNs);
+      return live;
+    },
+    publish: (ask) => publish(ask, publishPod),
+    adopt: (ask) => publish(ask, adoptPod),
+    onPod,
+  };
+}
+
 type PublicationOptions = {
   readonly configuration: AgentConfiguration;
   readonly inputs: NodeInputs;
@@ -139,13 +153,38 @@ type PublicationOptions = {
   readonly publishes: ReadonlyMap<PublishResult, number>;
 };
 
+/** Processes that could not be attributed since the agent's start, by reason. */
+function createFailureCounts() {
+  const counts = new Map<string, number>();
+  const invalidPids = createInvalidPidCount();
+  return {
+    add(state: NodeState, sample: Sample) {
+      for (const [reason, count] of Object.entries(state.failures))
+        counts.set(reason, (counts.get(reason) ?? 0) + count);
+      const invalid = invalidPids.update(sample);
+      if (invalid !== undefined) counts.set('no_pid', invalid);
+    },
+    totals: (): Readonly<Record<string, number>> => Object.fromEntries(counts),
+  };
+}
+
+const selfFacts = ({ problem, gpus }: Sample, { nodeMode, stopCounts }: NodeParts, { build, driver }: NodeInputs) => ({
+  up: problem === undefined && gpus.length > 0,
+  problem: problem ?? (gpus.length === 0 ? 'the driver shows no GPU' : undefined),
+  mode: nodeMode.mode(),
+  ...build,
+  nodeVersion: process.version,
+  driverHeld: driver.releasedMs() === undefined,
+  decisions: stopCounts.decisions(),
+  refusals: stopCounts.refusals(),
+});
+
 /** Makes the snapshot of each sample, after enforcement acted on it, and replaces it when it is stale. */
 function createPublication({ configuration, inputs, events, parts, publishes }: PublicationOptions) {
-  const { clock, driver, build } = inputs;
+  const { clock, driver } = inputs;
   const { intake, checks, faults, stopCounts, audit } = parts;
   const capabilities = createCapabilityLog(inputs.log.component('sampler'));
-  const invalidPids = createInvalidPidCount();
-  const failures = new Map<string, number>();
+  const failures = createFailureCounts();
   const staleAfterMs = SILENCES_UNTIL_STALE * configuration.silenceMs;
   let snapshot: Snapshot | undefined;
   let sampledAtMs = 0;
@@ -154,12 +193,6 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
   const publish = (next: Snapshot) => {
     snapshot = next;
     events.emit('snapshot', next);
-  };
-  const countFailures = (state: NodeState, sample: Sample) => {
-    for (const [reason, count] of Object.entries(state.failures))
-      failures.set(reason, (failures.get(reason) ?? 0) + count);
-    const invalid = invalidPids.update(sample);
-    if (invalid !== undefined) failures.set('no_pid', invalid);
   };
   /** A failure must not keep the snapshot from being published. */
   const act = (state: NodeState): readonly ActionRecord[] => {
@@ -170,20 +203,6 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
       return [];
     }
   };
-  const selfSnapshot = (sample: Sample, { abandoned }: AbandonedCounts): SelfSnapshot => ({
-    up: sample.problem === undefined && sample.gpus.length > 0,
-    problem: sample.problem ?? (sample.gpus.length === 0 ? 'the driver shows no GPU' : undefined),
-    mode: parts.nodeMode.mode(),
-    ...build,
-    nodeVersion: process.version,
-    driverHeld: driver.releasedMs() === undefined,
-    samplersAbandoned: abandoned,
-    decisions: stopCounts.decisions(),
-    refusals: stopCounts.refusals(),
-    failures: Object.fromEntries(failures),
-    publishes: Object.fromEntries(publishes) as SelfSnapshot['publishes'],
-  });
-
   return {
     isStale,
     snapshot: () => snapshot,
@@ -194,7 +213,7 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
       const taken = intake.process(sample);
       const { state, totals, stateOf } = taken;
       stopCounts.update(state);
-      countFailures(state, sample);
+      failures.add(state, sample);
       const records = act(state);
       audit.retry();
       // Stops that an earlier agent recorded do not lead to evictions where the grant is no longer enforced.
@@ -206,7 +225,12 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
           totals,
           kills: stopCounts.totals(),
           recent: audit.recent(),
-          self: selfSnapshot(sample, samplers),
+          self: {
+            ...selfFacts(sample, parts, inputs),
+            samplersAbandoned: samplers.abandoned,
+            failures: failures.totals(),
+            publishes: Object.fromEntries(publishes) as SelfSnapshot['publishes'],
+          },
           nameOf: parts.nameOf,
           newestOf: parts.containers.newest,
           compute: { stateOf, ofGpu: parts.shares.ofGpu },

@@ -114,7 +114,8 @@ export function createSampleProcessor(options: SampleProcessorOptions): SamplePr
       const reconciled = reconcileAttributed(attributed);
       lastReconciled = reconciled;
       const stateOf = shares.stateOf(registry.list());
-      totals = accumulate(totals, reconciled, owned.ownerOf, nameOf, (grantId, gpu) => stateOf(grantId, gpu).use);
+      const useOf = (grantId: string, gpu: number) => stateOf(grantId, gpu).use;
+      totals = accumulate(totals, reconciled, owned.ownerOf, { nameOf, useOf });
       const judged = judge(reconciled, attributed, stateOf);
       watched = judged.watched;
       state = judged.state;

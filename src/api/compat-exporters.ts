@@ -4,13 +4,13 @@ export const COMPAT_NAMES = ['dcgm', 'hami', 'hami-legacy', 'metagpu', 'ack'] as
 /** Instead of `dcgm`: with the label `hostname` for the node, which dcgm-exporter has since May 2026 (its #655). */
 export const DCGM_HOSTNAME = 'dcgm-hostname';
 /** What the setting may list. */
-export const COMPAT_WORDS = [COMPAT_NAMES[0], DCGM_HOSTNAME, ...COMPAT_NAMES.slice(1)] as const;
+export const COMPAT_CHOICES = [COMPAT_NAMES[0], DCGM_HOSTNAME, ...COMPAT_NAMES.slice(1)] as const;
 export type CompatName = (typeof COMPAT_NAMES)[number];
 
 /** Those with series of single processes, for which a snapshot must list the processes. */
 const WITH_PROCESSES: readonly CompatName[] = ['metagpu', 'ack'];
 
-/** `list`: of `COMPAT_WORDS`, with commas; unknown names are no error here. */
+/** `list`: of `COMPAT_CHOICES`, with commas; unknown names are no error here. */
 export const parseCompatList = (list: string): ReadonlySet<string> =>
   new Set(list.split(',').map((name) => name.trim()));
 
@@ -18,4 +18,4 @@ export const showsProcesses = (list: string): boolean => WITH_PROCESSES.some((na
 
 /** Whether the setting is valid. */
 export const isCompatList = (list: string): boolean =>
-  list === '' || list.split(',').every((name) => COMPAT_WORDS.some((known) => known === name.trim()));
+  list === '' || list.split(',').every((name) => COMPAT_CHOICES.some((known) => known === name.trim()));

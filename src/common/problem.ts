@@ -16,22 +16,15 @@ export type Problem = {
 /** A value that was checked, or everything that is wrong with it. */
 export type Checked<T> = Result<T, readonly Problem[]>;
 
+const problemOf =
+  (kind: Problem['kind']) =>
+  (path: string, value: unknown, wrong: string, right: string): Problem =>
+    value === undefined ? { kind, path, wrong, right } : { kind, path, value: showValue(value), wrong, right };
+
 /** `value` undefined leaves the value out of the message. */
-export function invalid(path: string, value: unknown, wrong: string, right: string): Problem {
-  return problem('invalid', path, value, wrong, right);
-}
-
-export function missing(path: string, right: string): Problem {
-  return problem('invalid', path, undefined, 'is missing', right);
-}
-
-export function forbidden(path: string, value: unknown, wrong: string, right: string): Problem {
-  return problem('forbidden', path, value, wrong, right);
-}
-
-function problem(kind: Problem['kind'], path: string, value: unknown, wrong: string, right: string): Problem {
-  return value === undefined ? { kind, path, wrong, right } : { kind, path, value: showValue(value), wrong, right };
-}
+export const invalid = problemOf('invalid');
+export const forbidden = problemOf('forbidden');
+export const missing = (path: string, right: string): Problem => invalid(path, undefined, 'is missing', right);
 
 /** One line: `path: value wrong; right`. */
 export function formatProblem(problem: Problem): string {

@@ -5,12 +5,12 @@ import type { Format } from './render.ts';
 export function acceptedFormat(accept: string | undefined): Format {
   const weight = (type: string): number => {
     const weights = (accept ?? '').split(',').flatMap((part) => {
-      const [name = '', ...parameters] = part.split(';').map((word) => word.trim());
+      const [name = '', ...parameters] = part.split(';').map((parameter) => parameter.trim());
       if (name !== type) return [];
-      const version = parameters.find((word) => word.startsWith('version='))?.slice('version='.length);
+      const version = parameters.find((parameter) => parameter.startsWith('version='))?.slice('version='.length);
       if (type === 'application/openmetrics-text' && version !== undefined && !/^(0\.0\.1|1\.0\.0)$/.test(version))
         return [];
-      const q = parameters.find((word) => word.startsWith('q='));
+      const q = parameters.find((parameter) => parameter.startsWith('q='));
       return [q === undefined ? 1 : Number(q.slice(2)) || 0];
     });
     return Math.max(0, ...weights);

@@ -1,9 +1,9 @@
 // Settings of the exporter half: where metrics and the status page are served, how, and who may read them.
 import * as v from 'valibot';
-import { COMPAT_WORDS, isCompatList } from '../api/compat-exporters.ts';
-import { nonEmpty, whole } from '../common/schema.ts';
+import { COMPAT_CHOICES, isCompatList } from '../api/compat-exporters.ts';
+import { nonEmpty, type SettingsOf, whole } from '../common/schema.ts';
 
-const COMPAT_WANTED = `names with commas, of ${COMPAT_WORDS.join(', ')}; or nothing`;
+const COMPAT_WANTED = `names with commas, of ${COMPAT_CHOICES.join(', ')}; or nothing`;
 
 export const PageSettings = v.object({
   /** PEM, both or none: HTTPS. Followed when they change. */
@@ -30,11 +30,6 @@ export const EXPORTER_ENTRIES = {
   page: v.optional(PageSettings, {}),
 };
 
-export type ExporterSettings = {
-  readonly host: string;
-  readonly port: number;
-  readonly processMetrics: boolean;
-  readonly compatibilityMetrics: string;
-  readonly page: Readonly<v.InferOutput<typeof PageSettings>>;
+export type ExporterSettings = SettingsOf<typeof EXPORTER_ENTRIES> & {
   readonly kubernetes: { readonly nodeName: string };
 };

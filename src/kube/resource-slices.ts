@@ -6,14 +6,17 @@ import { type ListWatch, listAndWatch } from './list-watch.ts';
 /** A cluster without DRA answers each try with 404. */
 const PAUSE_MS = { firstMs: 1000, mostMs: 600_000 };
 
+export type ResourceSlicesOptions = {
+  readonly config: KubeConfig;
+  readonly nodeName: string;
+  readonly onSlices: (slices: readonly unknown[]) => void;
+  readonly onProblem: (text: string) => void;
+  readonly pauseMs?: typeof PAUSE_MS;
+};
+
 /** The last slices stay valid while the API server is away. */
-export function watchResourceSlices(
-  config: KubeConfig,
-  nodeName: string,
-  onSlices: (slices: readonly unknown[]) => void,
-  onProblem: (text: string) => void,
-  pauseMs = PAUSE_MS,
-): ListWatch {
+export function watchResourceSlices(options: ResourceSlicesOptions): ListWatch {
+  const { config, nodeName, onSlices, onProblem, pauseMs = PAUSE_MS } = options;
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byName = new Map<string, V1ResourceSlice>();
   let isReported = false;

@@ -72,18 +72,19 @@ export type Action =
 
 const NONE: Action = { kind: 'none' };
 
-/** One fresh sample later. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released
- * from stuck. */
+/** One fresh sample. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released from
+ * stuck. */
+export type LadderSample = { readonly verdict: Verdict; readonly holdsMemory: boolean; readonly nowMs: number };
+
 export function step(
   state: LadderState,
-  verdict: Verdict,
-  holdsMemory: boolean,
-  nowMs: number,
+  sample: LadderSample,
   policy: LadderPolicy,
 ): { readonly state: LadderState; readonly action: Action } {
+  const { verdict, holdsMemory, nowMs } = sample;
   if (state.rung === 'killed' && !(state.unsure && holdsMemory)) return afterKill(state, holdsMemory, nowMs, policy);
   // It still runs, so the signal did not reach it: start again.
-  if (state.rung === 'killed') return step({ ...CALM, ...stoppedAt(state) }, verdict, holdsMemory, nowMs, policy);
+  if (state.rung === 'killed') return step({ ...CALM, ...stoppedAt(state) }, sample, policy);
   if (policy.mode === 'off')
     return verdict.severity === 'within' ? calmDown(state, nowMs) : { state: CALM, action: NONE };
   if (verdict.severity === 'within') {

@@ -73,7 +73,7 @@ function writePath(bytes: Buffer, at: number, what: string, path: string): void 
 }
 
 /** Points the sections at the new tables, for tools that read these and not the dynamic segment. */
-function moveSections(elf: Elf, tables: ReadonlyMap<number, { address: number; offset: number; size: number }>): void {
+function moveSections(elf: Elf, tables: ReadonlyMap<number, Table>): void {
   const dynsym = elf.sections.find((section) => section.type === 11);
   for (const [index, section] of elf.sections.entries()) {
     const tag =
@@ -94,15 +94,12 @@ function moveSections(elf: Elf, tables: ReadonlyMap<number, { address: number; o
   }
 }
 
-/** `object` is libcotenant.so or libcotenant-nvml.so as built, `host` the file that the result is mounted over. */
-export function mountedObject(object: Buffer, host: Buffer, library: string, files: string): MountedObject {
+type Table = { readonly address: number; readonly offset: number; readonly size: number };
+
+/** The object as built, with its marker symbol, and the place of the form that it leaves free for the tables. */
+function readObject(object: Buffer) {
   const elf = parseElf(Buffer.from(object));
-  const other = parseElf(host);
-  if (elf.machine !== other.machine) throw new ElfError(`the host's library is for machine ${other.machine}`);
   const own = new Map(exportsOf(elf).map((symbol): [string, DynamicSymbol] => [symbol.name, symbol]));
-  const theirs = exportsOf(other);
-  if ([...theirs].some(({ name }) => MARKERS.includes(name)))
-    throw new ElfError("the host's library is a copy of this object: mount over the real one");
   const marker = MARKERS.flatMap((name) => own.get(name) ?? [])[0];
   const formAt = marker ? offsetOf(elf, marker.address) : 0;
   if (!marker || elf.bytes.toString('latin1', formAt, formAt + 8) !== MAGIC)
@@ -110,20 +107,21 @@ export function mountedObject(object: Buffer, host: Buffer, library: string, fil
   const { first } = hashedRange(elf);
   if ([...relocatedSymbols(elf)].some((index) => index >= first))
     throw new ElfError('the object was not bound to its own names');
+  return { elf, own, marker, formAt, first };
+}
+type BuiltObject = ReturnType<typeof readObject>;
 
-  const functions = [...new Set(theirs.filter(({ kind }) => kind === 'function').map(({ name }) => name))].toSorted();
-  const passed = functions.filter((name) => !own.has(name));
-  const spares = elf.bytes.readUInt32LE(formAt + FORM.spares);
-  if (passed.length > spares)
-    throw new ElfError(`${passed.length} entry points are unknown to this build, which can pass ${spares}`);
+const tableOffset = ({ elf }: BuiltObject, tag: number): number => offsetOf(elf, elf.dynamic.get(tag)?.value ?? 0);
 
-  const symbolsAt = offsetOf(elf, elf.dynamic.get(DT.symtab)?.value ?? 0);
-  const stringsAt = offsetOf(elf, elf.dynamic.get(DT.strtab)?.value ?? 0);
-  const versionsAt = offsetOf(elf, elf.dynamic.get(DT_VERSYM)?.value ?? 0);
-  const symbolRecord = ({ index }: DynamicSymbol) =>
+/** The symbols of the result, in the order of the hash table's buckets: ours under the host's names, then forwarding
+ * code for the names in `passed`. */
+function symbolsOf(built: BuiltObject, functions: readonly string[], passed: readonly string[], buckets: number) {
+  const { elf, own, marker, formAt } = built;
+  const symbolsAt = tableOffset(built, DT.symtab);
+  const recordOf = ({ index }: DynamicSymbol) =>
     Buffer.from(elf.bytes.subarray(symbolsAt + index * SYMBOL_BYTES, symbolsAt + (index + 1) * SYMBOL_BYTES));
   const known = [...own.values()].find(({ kind }) => kind === 'function');
-  const codeSection = known ? symbolRecord(known).readUInt16LE(6) : 0;
+  const codeSection = known ? recordOf(known).readUInt16LE(6) : 0;
   const spareRecord = (spare: number) => {
     const record = Buffer.alloc(SYMBOL_BYTES);
     const code = marker.address + elf.bytes.readInt32LE(formAt + FORM.spareCode) + spare * SPARE_BYTES;
@@ -133,82 +131,109 @@ export function mountedObject(object: Buffer, host: Buffer, library: string, fil
     record.writeBigUInt64LE(BigInt(SPARE_BYTES), 16);
     return record;
   };
-  const bucketCount = Math.max(1, Math.floor(functions.length / 4));
-  const entries: Entry[] = [
-    { name: marker.name, record: symbolRecord(marker) },
-    ...functions.map((name) => {
-      const symbol = own.get(name);
-      return { name, record: symbol ? symbolRecord(symbol) : spareRecord(passed.indexOf(name)) };
-    }),
-  ].toSorted((a, b) => (gnuHash(a.name) % bucketCount) - (gnuHash(b.name) % bucketCount));
+  const entries: Entry[] = functions.map((name) => {
+    const symbol = own.get(name);
+    return { name, record: symbol ? recordOf(symbol) : spareRecord(passed.indexOf(name)) };
+  });
+  return [{ name: marker.name, record: recordOf(marker) }, ...entries].toSorted(
+    (a, b) => (gnuHash(a.name) % buckets) - (gnuHash(b.name) % buckets),
+  );
+}
 
-  // Names in use keep their offsets, for versions and needed libraries speak of them, too.
+/** The names with their offsets, which are written into the symbols. Names in use keep theirs, for versions and needed
+ * libraries speak of them, too. */
+function stringTable(built: BuiltObject, entries: readonly Entry[]) {
+  const { elf, own } = built;
   const stringBytes = elf.dynamic.get(DT.strSize)?.value ?? 0;
   let end = stringBytes;
-  const nameOffsets = entries.map(({ name, record }) => {
+  const offsets = new Map<string, number>();
+  for (const { name, record } of entries) {
     const at = own.has(name) ? record.readUInt32LE(0) : end;
     if (at === end) end += name.length + 1;
     record.writeUInt32LE(at, 0);
-    return at;
-  });
+    offsets.set(name, at);
+  }
   const strings = Buffer.alloc(end);
+  const stringsAt = tableOffset(built, DT.strtab);
   elf.bytes.copy(strings, 0, stringsAt, stringsAt + stringBytes);
-  for (const [index, { name }] of entries.entries()) strings.write(name, nameOffsets[index] ?? 0, 'latin1');
+  for (const [name, at] of offsets) strings.write(name, at, 'latin1');
+  return { strings, offsets };
+}
 
+/** The tables of the result by tag. */
+function tablesOf(built: BuiltObject, entries: readonly Entry[], strings: Buffer, buckets: number) {
+  const { elf, first } = built;
+  const symbolsAt = tableOffset(built, DT.symtab);
+  const versionsAt = tableOffset(built, DT_VERSYM);
+  const names = entries.map(({ name }) => name);
+  const symbols = [
+    elf.bytes.subarray(symbolsAt, symbolsAt + first * SYMBOL_BYTES),
+    ...entries.map((one) => one.record),
+  ];
   const versions = Buffer.alloc(2 * (first + entries.length));
   elf.bytes.copy(versions, 0, versionsAt, versionsAt + 2 * first);
   for (let index = first; index < first + entries.length; index++) versions.writeUInt16LE(VERSION_GLOBAL, 2 * index);
-  const parts: [number, Buffer][] = [
-    [
-      DT_GNU_HASH,
-      hashTable(
-        entries.map(({ name }) => name),
-        first,
-        bucketCount,
-      ),
-    ],
-    [
-      DT.symtab,
-      Buffer.concat([
-        elf.bytes.subarray(symbolsAt, symbolsAt + first * SYMBOL_BYTES),
-        ...entries.map(({ record }) => record),
-      ]),
-    ],
+  return [
+    [DT_GNU_HASH, hashTable(names, first, buckets)],
+    [DT.symtab, Buffer.concat(symbols)],
     [DT_VERSYM, versions],
     [DT.strtab, strings],
-  ];
+  ] as const;
+}
 
+/** Writes the tables into the space that the build left for them, and points the dynamic segment at them. */
+function placeTables({ elf, marker, formAt }: BuiltObject, parts: ReturnType<typeof tablesOf>): Map<number, Table> {
   const base = marker.address + elf.bytes.readInt32LE(formAt + FORM.tables);
-  const room = elf.bytes.readUInt32LE(formAt + FORM.tableBytes);
-  const tables = new Map<number, { address: number; offset: number; size: number }>();
+  const space = elf.bytes.readUInt32LE(formAt + FORM.tableBytes);
+  const tables = new Map<number, Table>();
   let used = 0;
   for (const [tag, content] of parts) {
     const address = base + used;
     used += Math.ceil(content.length / 8) * 8;
-    if (used > room) throw new ElfError(`the tables need more than the ${room} bytes that this build has for them`);
+    if (used > space) throw new ElfError(`the tables need more than the ${space} bytes that this build has for them`);
     const offset = offsetOf(elf, address);
     content.copy(elf.bytes, offset);
     tables.set(tag, { address, offset, size: content.length });
     elf.bytes.writeBigUInt64LE(BigInt(address), elf.dynamic.get(tag)?.at ?? 0);
   }
-  elf.bytes.writeBigUInt64LE(BigInt(strings.length), elf.dynamic.get(DT.strSize)?.at ?? 0);
+  const strings = tables.get(DT.strtab)?.size ?? 0;
+  elf.bytes.writeBigUInt64LE(BigInt(strings), elf.dynamic.get(DT.strSize)?.at ?? 0);
   moveSections(elf, tables);
+  return tables;
+}
 
+/** `object` is libcotenant.so or libcotenant-nvml.so as built, `host` the file that the result is mounted over. */
+export function mountedObject(object: Buffer, host: Buffer, library: string, files: string): MountedObject {
+  const built = readObject(object);
+  const { elf, own, marker, formAt } = built;
+  const other = parseElf(host);
+  if (elf.machine !== other.machine) throw new ElfError(`the host's library is for machine ${other.machine}`);
+  const theirs = exportsOf(other);
+  if (theirs.some(({ name }) => MARKERS.includes(name)))
+    throw new ElfError("the host's library is a copy of this object: mount over the real one");
+  const namesOf = (kind: DynamicSymbol['kind']) => [
+    ...new Set(theirs.flatMap((symbol) => (symbol.kind === kind ? [symbol.name] : []))),
+  ];
+  const functions = namesOf('function').toSorted();
+  const passed = functions.filter((name) => !own.has(name));
+  const spares = elf.bytes.readUInt32LE(formAt + FORM.spares);
+  if (passed.length > spares)
+    throw new ElfError(`${passed.length} entry points are unknown to this build, which can pass ${spares}`);
+
+  const buckets = Math.max(1, Math.floor(functions.length / 4));
+  const entries = symbolsOf(built, functions, passed, buckets);
+  const { strings, offsets } = stringTable(built, entries);
+  const tables = placeTables(built, tablesOf(built, entries, strings, buckets));
+  const base = marker.address + elf.bytes.readInt32LE(formAt + FORM.tables);
   const stringsFrom = (tables.get(DT.strtab)?.address ?? base) - base;
-  const offsetByName = new Map(entries.map(({ name }, index) => [name, nameOffsets[index] ?? 0]));
   for (const [spare, name] of passed.entries())
-    elf.bytes.writeUInt32LE(stringsFrom + (offsetByName.get(name) ?? 0), formAt + FORM.names + 4 * spare);
+    elf.bytes.writeUInt32LE(stringsFrom + (offsets.get(name) ?? 0), formAt + FORM.names + 4 * spare);
   elf.bytes.writeUInt32LE(passed.length, formAt + FORM.used);
   writePath(elf.bytes, formAt + FORM.library, 'the real library', library);
   writePath(elf.bytes, formAt + FORM.files, 'the folder of limits and ledger', files);
-
   const there = new Set(functions);
-  return {
-    bytes: elf.bytes,
-    hidden: [...own.keys()].filter((name) => !there.has(name) && name !== marker.name),
-    passed,
-    left: [...new Set(theirs.filter(({ kind }) => kind === 'data').map(({ name }) => name))],
-  };
+  const hidden = [...own.keys()].filter((name) => !there.has(name) && name !== marker.name);
+  return { bytes: elf.bytes, hidden, passed, left: namesOf('data') };
 }
 
 if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {

@@ -25,8 +25,8 @@ export type GrantAsk = {
   readonly owner: { readonly pid: number; readonly startTicks: number };
 };
 
-/** `enforcement`: any client of the agent's socket may set it; null removes it. */
-export type GrantChange = ComputeChange & { readonly enforcement?: Mode | null };
+/** `memoryBytes`: on each of its GPUs. `enforcement`: any client of the agent's socket may set it; null removes it. */
+export type GrantChange = ComputeChange & { readonly memoryBytes?: number; readonly enforcement?: Mode | null };
 
 export type GrantContext = {
   readonly state: NodeState;
@@ -143,16 +143,14 @@ function enforcementOfProcessGrant(
 /** Changes a grant's memory, compute or enforcement mode; its GPUs stay the same. A refusal changes nothing. */
 export function changeGrant(
   id: string,
-  { enforcement, ...change }: GrantChange,
-  memoryBytesPerGpu: number | undefined,
+  { enforcement, memoryBytes, ...change }: GrantChange,
   state: NodeState | undefined,
   registry: Registry,
 ): LiveGrant | Refusal {
   const entry = registry.get(id);
   if (!entry) return { refused: `no grant ${id} on this node` };
   const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
-  const gpus =
-    memoryBytesPerGpu === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytesPerGpu, others, state);
+  const gpus = memoryBytes === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytes, others, state);
   if ('refused' in gpus) return gpus;
   const enforcementChange = enforcement === undefined ? {} : enforcementOfProcessGrant(entry.grant, enforcement);
   if ('refused' in enforcementChange) return enforcementChange;

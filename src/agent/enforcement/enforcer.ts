@@ -6,8 +6,8 @@ import type { Logger } from '../../common/logger.ts';
 import {
   adopt,
   afterStop,
+  type Decision,
   decide,
-  type EnforcementAction,
   type EnforcementPolicy,
   type EnforcementState,
   INITIAL,
@@ -52,15 +52,14 @@ export type EnforcerOptions = {
   readonly log: Pick<Logger, 'warn'>;
 };
 
-export function createEnforcer(options: EnforcerOptions): Enforcer {
-  const { registry, audit, policy, clocks, pods, log } = options;
+type Done = { readonly state: EnforcementState; readonly record: ActionRecord };
+
+/** Carries out decisions, one container at a time: records, gate, signals. Counts the stops of the last minute. */
+function createCarryOut(options: EnforcerOptions, earlierStops: readonly Stop[]) {
+  const { registry, native, audit, pods, log, clocks } = options;
   const { now, steady } = clocks;
-  const stopContainer = createStopper({ native: options.native, audit, pods, log });
-  let interrupted = audit.interrupted ? [audit.interrupted] : [];
-  for (const record of interrupted) audit.add(record);
-  const restored = restore(audit.steps(), { dateMs: now(), steadyMs: steady() });
-  const states = new Map<string, EnforcementState>(restored.states);
-  let { stops } = restored;
+  const stopContainer = createStopper({ native, audit, pods, log });
+  let stops = earlierStops;
 
   /** Writes the record and counts the stop; the state that follows from that. */
   const write = (state: EnforcementState, record: ActionRecord): EnforcementState => {
@@ -69,45 +68,52 @@ export function createEnforcer(options: EnforcerOptions): Enforcer {
     stops = counted.stops;
     return { ...state, isStopCounted: counted.isStopCounted === true };
   };
-
-  type Done = { readonly state: EnforcementState; readonly record: ActionRecord };
+  const setGate = (live: LiveGrant, isClosed: boolean): void => {
+    live.gateClosed = isClosed;
+    registry.touch(live);
+  };
 
   const stop = (container: ContainerState, live: LiveGrant, action: StopAction, state: EnforcementState): Done => {
-    const { grant } = container;
     const { kind, verdict } = action;
     const atMs = now();
     const { outcome, hit, signaled } = stopContainer(container, kind, verdict, atMs);
-    live.gateClosed = false; // the next process of this grant starts with an open gate
-    registry.touch(live);
-    const record = recordOf({ grant, action: kind, verdict, atMs, result: outcome, processes: hit });
+    setGate(live, false); // the next process of this grant starts with an open gate
+    const result = { result: outcome, processes: hit };
+    const record = recordOf({ grant: container.grant, action: kind, verdict, atMs, ...result });
     return { state: write(afterStop(state, signaled), record), record };
   };
 
-  /** Carries out a decision. Where it throws, the decision has not come into force. */
-  const carryOut = (
-    container: ContainerState,
-    live: LiveGrant,
-    { state, action }: { readonly state: EnforcementState; readonly action: EnforcementAction },
-  ): Done | undefined => {
-    if (action.kind === 'none') return undefined;
-    if (action.kind === 'kill' || action.kind === 'terminate')
-      return stop(container, live, { kind: action.kind, verdict: action.verdict }, state);
-    const { verdict } = action;
-    const more: Partial<NewRecord> = {
-      ...('refusal' in action && { refusal: action.refusal }),
-      ...('after' in action && { after: action.after }),
-    };
-    const result = action.kind === 'refuse' ? 'refused' : action.kind === 'stuck' ? 'stuck' : 'done';
-    const base = { grant: container.grant, action: action.kind, verdict, atMs: now(), result } as const;
-    // The record comes first: an agent that ends in between leaves no gate closed without one.
-    const record = recordOf({ ...base, ...more });
-    const after = write(state, record);
-    if (action.kind === 'close-gate' || action.kind === 'open-gate') {
-      live.gateClosed = action.kind === 'close-gate';
-      registry.touch(live);
-    }
-    return { state: after, record };
+  return {
+    recentStops: () => recentStops(stops, steady()),
+    /** Where it throws, the decision has not come into force. Undefined: there is nothing to do. */
+    carryOut(container: ContainerState, live: LiveGrant, { state, action }: Decision): Done | undefined {
+      if (action.kind === 'none') return undefined;
+      const { verdict } = action;
+      if (action.kind === 'kill' || action.kind === 'terminate')
+        return stop(container, live, { kind: action.kind, verdict }, state);
+      const more: Partial<NewRecord> = {
+        ...('refusal' in action && { refusal: action.refusal }),
+        ...('after' in action && { after: action.after }),
+      };
+      const result = action.kind === 'refuse' ? 'refused' : action.kind === 'stuck' ? 'stuck' : 'done';
+      const base = { grant: container.grant, action: action.kind, verdict, atMs: now(), result } as const;
+      // The record comes first: an agent that ends in between leaves no gate closed without one.
+      const record = recordOf({ ...base, ...more });
+      const after = write(state, record);
+      if (action.kind === 'close-gate' || action.kind === 'open-gate') setGate(live, action.kind === 'close-gate');
+      return { state: after, record };
+    },
   };
+}
+
+export function createEnforcer(options: EnforcerOptions): Enforcer {
+  const { registry, audit, policy, clocks, log } = options;
+  const { now, steady } = clocks;
+  let interrupted = audit.interrupted ? [audit.interrupted] : [];
+  for (const record of interrupted) audit.add(record);
+  const restored = restore(audit.steps(), { dateMs: now(), steadyMs: steady() });
+  const states = new Map<string, EnforcementState>(restored.states);
+  const { carryOut, recentStops } = createCarryOut(options, restored.stops);
 
   /** One sample later for one container. */
   const actOn = (container: ContainerState, node: NodeState, records: ActionRecord[]): void => {
@@ -115,15 +121,9 @@ export function createEnforcer(options: EnforcerOptions): Enforcer {
     const live = registry.get(id);
     if (!live) return;
     const { mode } = effectiveMode(options.mode(), live.grant.enforcement);
-    const before = states.get(id) ?? INITIAL;
-    const moment = {
-      node,
-      states,
-      recentStops: recentStops(stops, steady()),
-      nowMs: steady(),
-      sampleAgeMs: now() - node.sample.atMs,
-    };
-    const facts = factsOf(container, mode, before.signaled, moment, policy);
+    const sampleAgeMs = now() - node.sample.atMs;
+    const moment = { node, states, recentStops: recentStops(), nowMs: steady(), sampleAgeMs, policy };
+    const facts = factsOf(container, mode, moment);
     for (const next of [adopt, decide]) {
       const decision = next(states.get(id) ?? INITIAL, facts, policy);
       const done = carryOut(container, live, decision);
@@ -138,7 +138,7 @@ export function createEnforcer(options: EnforcerOptions): Enforcer {
       interrupted = [];
       const alive = new Set(node.containers.map(({ grant }) => grant.id));
       for (const id of states.keys()) if (!alive.has(id)) states.delete(id);
-      for (const container of inStopOrder(node.containers, states, recentStops(stops, steady()))) {
+      for (const container of inStopOrder(node.containers, states, recentStops())) {
         try {
           actOn(container, node, records);
         } catch (error) {

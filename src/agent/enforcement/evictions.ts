@@ -9,15 +9,17 @@ import { CLOCK_SKEW_MS } from './resume.ts';
 
 export type Evictions = { see(records: readonly ActionRecord[]): void };
 
-export function createEvictions(
-  policy: EvictionPolicy,
-  evict: EvictCall,
-  clocks: Clocks,
+export type EvictionsOptions = {
+  readonly policy: EvictionPolicy;
+  readonly evict: EvictCall;
+  readonly clocks: Clocks;
   /** Records of earlier agents. */
-  earlier: readonly ActionRecord[],
+  readonly earlier: readonly ActionRecord[];
   /** Called twice for each eviction: with the request and with the answer. */
-  report: (record: ActionRecord) => void,
-): Evictions {
+  readonly report: (record: ActionRecord) => void;
+};
+
+export function createEvictions({ policy, evict, clocks, earlier, report }: EvictionsOptions): Evictions {
   const stops = new Map<string, readonly number[]>();
   /** The last eviction record of each pod before the restart. */
   const answers = new Map(earlier.filter(({ action }) => action === 'evict').map((one) => [one.podUid, one]));

@@ -20,16 +20,13 @@ export type Moment = {
   readonly recentStops: readonly Stop[];
   readonly nowMs: number;
   readonly sampleAgeMs: number;
+  readonly policy: EnforcementPolicy;
 };
 
-export function factsOf(
-  container: ContainerState,
-  mode: Mode,
-  signaled: ReadonlySet<string> | undefined,
-  { node, states, recentStops, nowMs, sampleAgeMs }: Moment,
-  policy: EnforcementPolicy,
-): EnforcementFacts {
+export function factsOf(container: ContainerState, mode: Mode, moment: Moment): EnforcementFacts {
+  const { node, states, recentStops, nowMs, sampleAgeMs, policy } = moment;
   const { grant, gpus, verdict } = container;
+  const { signaled } = states.get(grant.id) ?? {};
   const afterSignal = signaled && {
     holdsMemory: gpus.some(({ processes }) => processes.some((process) => signaled.has(keyOf(process)))),
     verdict: verdictWithout(container, signaled, node, policy),
@@ -50,7 +47,7 @@ export function factsOf(
     holdsMemory: gpus.some(({ usedBytes }) => usedBytes > 0),
     ...(afterSignal && { afterSignal }),
     evidence,
-    releasing: new Set(worst.filter((gpuUuid) => isReleasing(gpuUuid, container, node, states, nowMs))),
+    releasing: new Set(worst.filter((gpuUuid) => isReleasing(gpuUuid, container, moment))),
     grant: { id: grant.id, namespace: grant.namespace },
     recentStops,
   };
@@ -60,14 +57,8 @@ const worstGpu = (verdict: Verdict | undefined): string | undefined =>
   verdict === undefined || verdict.severity === 'within' ? undefined : verdict.worst.gpuUuid;
 
 /** Was another container on that GPU stopped so recently that its memory may still come back? */
-const isReleasing = (
-  gpuUuid: string,
-  { grant: { id } }: ContainerState,
-  { containers }: NodeState,
-  states: ReadonlyMap<string, EnforcementState>,
-  nowMs: number,
-): boolean =>
-  containers.some(({ grant, gpus }) => {
+const isReleasing = (gpuUuid: string, { grant: { id } }: ContainerState, { node, states, nowMs }: Moment): boolean =>
+  node.containers.some(({ grant, gpus }) => {
     if (grant.id === id) return false;
     const ladder = states.get(grant.id)?.ladder;
     const isStopped = ladder?.rung === 'killed' && nowMs - ladder.rungSinceMs < RELEASE_MS;

@@ -78,7 +78,7 @@ export function createStopper({
         hit.push(...signalTargets(targets, native, SIGTERM));
         break;
       }
-      const killed = killTargets(grant, targets, native, mount, pods?.containers);
+      const killed = killTargets(grant, targets, { native, mount, containers: pods?.containers });
       hit.push(...killed.hit);
       if (killed.whole) break;
       // A process takes time to end, which another signal would not shorten.

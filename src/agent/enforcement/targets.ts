@@ -2,9 +2,9 @@
 // is identified by PID, start time and cgroup, and checked again when it is signaled.
 import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
+import { type ContainerIndex, type ContainerName, WHOLE_POD } from '../attribution/container-index.ts';
 import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
-import type { Native } from '../os/addon.ts';
+import type { Native, ProcessFacts } from '../os/addon.ts';
 import { containerGroup, isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 
 export type Target = {
@@ -13,37 +13,27 @@ export type Target = {
   readonly command: string;
   readonly cgroup: string;
   /** Its first thread has ended and others run: killing its cgroup does not reach it. */
-  readonly leaderless?: true;
+  readonly leaderless?: boolean;
 };
 
 const SIGKILL = 9;
 
 export type Signaled = Target & { readonly result: string };
 
-type Facts = Target & { readonly parent: number; readonly namespacePid?: number | undefined };
+type Facts = ProcessFacts & { readonly pid: number };
 
 function allProcesses(native: Native): Map<number, Facts> {
   const facts = new Map<number, Facts>();
   for (const entry of readdirSync('/proc')) {
     if (!/^\d+$/.test(entry)) continue;
-    const pid = Number(entry);
-    const process = native.readProcess(pid);
-    if (!process || process.ended) continue;
-    const { startTicks, command, cgroup, parent, namespacePid, leaderless } = process;
-    facts.set(pid, { pid, startTicks, command, cgroup, parent, namespacePid, ...(leaderless && { leaderless }) });
+    const process = native.readProcess(Number(entry));
+    if (process && !process.ended) facts.set(Number(entry), { ...process, pid: Number(entry) });
   }
   return facts;
 }
 
 /** Identifies a process also after its PID is reused. */
 export const keyOf = ({ pid, startTicks }: Pick<Target, 'pid' | 'startTicks'>): string => `${pid}@${startTicks}`;
-const plain = ({ pid, startTicks, command, cgroup, leaderless }: Facts): Target => ({
-  pid,
-  startTicks,
-  command,
-  cgroup,
-  ...(leaderless && { leaderless }),
-});
 
 /** The processes that a stop of the grant signals now. Never this process. */
 export function findTargets(
@@ -56,9 +46,11 @@ export function findTargets(
   const knownKeys = new Set(known.map(keyOf));
   const { owner } = grant;
   const found = isOfPod(owner)
-    ? inContainer(owner, grant.container, facts, knownKeys, containers)
+    ? inContainer({ podUid: owner.podUid, container: grant.container }, facts, knownKeys, containers)
     : inTree(grant, owner, facts, knownKeys);
-  return found.filter(({ pid }) => pid !== globalThis.process.pid).map(plain);
+  return found
+    .filter(({ pid }) => pid !== process.pid)
+    .map(({ pid, startTicks, command, cgroup, leaderless }) => ({ pid, startTicks, command, cgroup, leaderless }));
 }
 
 const order = ({ namespacePid = Number.MAX_SAFE_INTEGER }: Facts): number => namespacePid;
@@ -66,18 +58,17 @@ const order = ({ namespacePid = Number.MAX_SAFE_INTEGER }: Facts): number => nam
 /** All processes of the container, its first one before the others: with that the kernel ends its whole PID
  * namespace. */
 function inContainer(
-  owner: PodOwner,
-  container: string,
+  { podUid, container }: ContainerName,
   facts: ReadonlyMap<number, Facts>,
   known: ReadonlySet<string>,
   containers: Pick<ContainerIndex, 'nameOf'> | undefined,
 ): Facts[] {
   const podOf = (id: string) => containers?.nameOf(id)?.podUid;
   const belongs = (process: Facts): boolean => {
-    const { containerId, podUid } = knownOwnerOf(process.cgroup, podOf);
-    if (podUid !== owner.podUid || containerId === undefined) return known.has(keyOf(process));
+    const { containerId, podUid: ofPod } = knownOwnerOf(process.cgroup, podOf);
+    if (ofPod !== podUid || containerId === undefined) return known.has(keyOf(process));
     const name = containers?.nameOf(containerId);
-    if (name?.podUid !== owner.podUid) return false;
+    if (name?.podUid !== podUid) return false;
     // The process of a sandboxed runtime belongs to its whole pod: the sample attributed it to a grant.
     return name.container === WHOLE_POD ? known.has(keyOf(process)) : name.container === container;
   };
@@ -118,6 +109,13 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
   return targets.map((target) => signaled(target, native, signal));
 }
 
+type KillMeans = {
+  readonly native: Native;
+  /** Of the unified hierarchy. */
+  readonly mount: string | undefined;
+  readonly containers?: Pick<ContainerIndex, 'nameOf'> | undefined;
+};
+
 /**
  * Kills them: by the cgroup of the container or process grant, which leaves no gap for a fork, and each process outside
  * of it, or not reached by it, with its own signal. `whole`: the cgroup covered all of them.
@@ -125,9 +123,7 @@ export function signalTargets(targets: readonly Target[], native: Native, signal
 export function killTargets(
   grant: Grant,
   targets: readonly Target[],
-  native: Native,
-  mount: string | undefined,
-  containers?: Pick<ContainerIndex, 'nameOf'>,
+  { native, mount, containers }: KillMeans,
 ): { readonly hit: Signaled[]; readonly whole: boolean } {
   const killed = new Map<string, string>();
   let whole = true;

@@ -102,7 +102,7 @@ export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => bo
   for (const slot of input.after.ledger.slots) {
     const was = earlier.get(slot.index);
     const same = was?.stamp === slot.stamp ? was : undefined;
-    entries.push(...slotFeedback(slot, same, processOf(slot), before, input).filter(isNews));
+    entries.push(...slotFeedback(slot, same, processOf(slot), input).filter(isNews));
     if (entries.length >= MAX_FEEDBACK_ROWS) break;
   }
   return entries.slice(0, MAX_FEEDBACK_ROWS);
@@ -117,11 +117,10 @@ function slotFeedback(
   slot: LedgerSlot,
   earlier: LedgerSlot | undefined,
   process: SampledProcess | undefined,
-  before: Round,
   input: FeedbackInput,
 ): Feedback[] {
   // It had ended before the sample: the driver would have listed what it still held.
-  const dead = !process && before.dead.has(slot.stamp) && input.after.dead.has(slot.stamp);
+  const dead = !process && input.before?.dead.has(slot.stamp) === true && input.after.dead.has(slot.stamp);
   return slot.gpus.flatMap((row, gpu) => {
     const sampled = input.gpuIndex[gpu];
     const empty = {

@@ -78,9 +78,6 @@ function reopenedPage(path: string, within: <T>(write: () => T) => T): PageFile 
   };
 }
 
-/** Reads as a truncated ledger, and accepts no page. */
-const openNothing = (): number => openSync('/dev/null', constants.O_RDWR);
-
 /** Runs every step, then throws the first failure, if there was one. */
 export function allOf(...steps: readonly (() => void)[]): void {
   const failures = steps.flatMap((step) => {
@@ -111,7 +108,7 @@ export type GrantFileStore = {
   changeEngine(grant: Grant, folder: string, files: GrantFiles, number: number): void;
 };
 
-export function createGrantFiles(options: {
+type GrantFilesOptions = {
   readonly native: Native;
   readonly volumes: Volumes | undefined;
   /** This build's folder of engines. */
@@ -120,50 +117,73 @@ export function createGrantFiles(options: {
   readonly wanted: number | undefined;
   readonly pageOf: (grant: Grant) => Omit<Parameters<Native['writePage']>[1], 'engine'>;
   readonly log: Pick<Logger, 'warn'>;
-}): GrantFileStore {
-  const { native, volumes, build, wanted, pageOf, log } = options;
+};
 
-  const placeOf = ({ owner, container }: Grant, folder: string) => {
-    if (!isOfPod(owner)) {
-      const pagePath = join(folder, 'limits');
-      return { pagePath, ledgerPath: join(folder, 'ledger'), libraryFolder: folder, within: undefined };
-    }
-    if (!volumes) throw new Error('this agent serves no pods');
-    const { target } = owner;
-    return {
-      pagePath: volumes.pagePath(target, container),
-      ledgerPath: volumes.ledgerPath(target, container),
-      libraryFolder: volumes.libraryFolder(target),
-      within: <T>(write: () => T) => volumes.withWritable(target, write),
-    };
-  };
+type GrantPlaces = {
+  readonly pagePath: string;
+  readonly ledgerPath: string;
+  readonly libraryFolder: string;
+  /** Makes the file system of the page writable for the time of a call; undefined: it always is. */
+  readonly within: (<T>(write: () => T) => T) | undefined;
+};
 
-  /** The file under that name, if `use` accepts it; else a new one, which replaces whatever has the name. */
-  const openOrMake = (grant: Grant, path: string, mode: number, use: (fd: number) => void): number => {
-    const attempt = (open: () => number): number => {
-      const fd = open();
-      try {
-        use(fd);
-        return fd;
-      } catch (error) {
-        closeSync(fd);
-        throw error;
-      }
-    };
-    const there = lstatSync(path, { throwIfNoEntry: false });
-    let wrong = 'it was not a file';
-    if (there?.isFile()) {
-      try {
-        return attempt(() => openFile(path));
-      } catch (error) {
-        // Any other error may be temporary, and processes have the file mapped: it stays.
-        if ((error as { code?: unknown }).code !== PAGE_SIZE_MISMATCH) throw error;
-        wrong = (error as Error).message;
-      }
-    }
-    if (there) log.warn(`grant ${grant.id}: ${path} is replaced by a new file: ${wrong}`);
-    return attempt(() => makeFile(path, mode));
+function placesOf({ owner, container }: Grant, folder: string, volumes: Volumes | undefined): GrantPlaces {
+  if (!isOfPod(owner)) {
+    const [pagePath, ledgerPath] = [join(folder, 'limits'), join(folder, 'ledger')];
+    return { pagePath, ledgerPath, libraryFolder: folder, within: undefined };
+  }
+  if (!volumes) throw new Error('this agent serves no pods');
+  const { target } = owner;
+  return {
+    pagePath: volumes.pagePath(target, container),
+    ledgerPath: volumes.ledgerPath(target, container),
+    libraryFolder: volumes.libraryFolder(target),
+    within: (write) => volumes.withWritable(target, write),
   };
+}
+
+/** The descriptor, where `use` accepts it. */
+function opened(fd: number, use: (fd: number) => void): number {
+  try {
+    use(fd);
+    return fd;
+  } catch (error) {
+    closeSync(fd);
+    throw error;
+  }
+}
+
+/** The file under that name, if `use` accepts it; else a new one, which replaces whatever has the name. */
+function openOrMake(path: string, mode: number, use: (fd: number) => void, onReplaced: (text: string) => void): number {
+  const there = lstatSync(path, { throwIfNoEntry: false });
+  let wrong = 'it was not a file';
+  if (there?.isFile()) {
+    try {
+      return opened(openFile(path), use);
+    } catch (error) {
+      // Any other error may be temporary, and processes have the file mapped: it stays.
+      if ((error as { code?: unknown }).code !== PAGE_SIZE_MISMATCH) throw error;
+      wrong = (error as Error).message;
+    }
+  }
+  if (there) onReplaced(`${path} is replaced by a new file: ${wrong}`);
+  return opened(makeFile(path, mode), use);
+}
+
+/** The file as it is; where it is missing or none, as if it were empty. */
+function openAsIs(path: string): number {
+  try {
+    return openFile(path);
+  } catch {
+    return openSync('/dev/null', constants.O_RDWR); // reads as a truncated ledger, and accepts no page
+  }
+}
+
+export function createGrantFiles({ native, volumes, build, wanted, pageOf, log }: GrantFilesOptions): GrantFileStore {
+  const onReplaced =
+    ({ id }: Grant) =>
+    (text: string) =>
+      log.warn(`grant ${id}: ${text}`);
 
   const writePage = (grant: Grant, { page, engine }: GrantFiles): void => {
     page.write((fd) => native.writePage(fd, { ...pageOf(grant), engine }));
@@ -171,7 +191,7 @@ export function createGrantFiles(options: {
 
   const putLedgerRight = (grant: Grant, files: GrantFiles): void => {
     if (!fstatSync(files.ledgerFd).isFile()) {
-      const fd = openOrMake(grant, files.ledgerPath, 0o666, () => {}); // any user of the container writes here
+      const fd = openOrMake(files.ledgerPath, 0o666, () => {}, onReplaced(grant)); // any user of the container writes here
       closeSync(files.ledgerFd);
       files.ledgerFd = fd;
     }
@@ -181,19 +201,20 @@ export function createGrantFiles(options: {
   };
 
   const putPageRight = (grant: Grant, folder: string, files: GrantFiles): void => {
-    const { pagePath, within } = placeOf(grant, folder);
+    const { pagePath, within } = placesOf(grant, folder, volumes);
     const write = (fd: number) => {
       native.writePage(fd, { ...pageOf(grant), engine: files.engine });
       files.compute = native.hasCompute(fd);
     };
+    const make = () => openOrMake(pagePath, 0o644, write, onReplaced(grant));
     if (within) {
-      within(() => closeSync(openOrMake(grant, pagePath, 0o644, write)));
+      within(() => closeSync(make()));
       return;
     }
     try {
       files.page.write(write);
     } catch {
-      const fd = openOrMake(grant, pagePath, 0o644, write);
+      const fd = make();
       files.page.close();
       files.page = heldPage(fd);
     }
@@ -201,18 +222,11 @@ export function createGrantFiles(options: {
 
   return {
     open(grant, folder) {
-      const { pagePath, ledgerPath, libraryFolder, within } = placeOf(grant, folder);
+      const { pagePath, ledgerPath, libraryFolder, within } = placesOf(grant, folder, volumes);
       const engines = existsSync(libraryFolder) ? enginesIn(libraryFolder) : [];
       const engine = wanted !== undefined && engines.includes(wanted) ? wanted : undefined;
-      const open = (path: string): number => {
-        try {
-          return openFile(path);
-        } catch {
-          return openNothing();
-        }
-      };
-      const page = within ? reopenedPage(pagePath, within) : heldPage(open(pagePath));
-      return { page, ledgerPath, ledgerFd: open(ledgerPath), engines, engine, compute: false };
+      const page = within ? reopenedPage(pagePath, within) : heldPage(openAsIs(pagePath));
+      return { page, ledgerPath, ledgerFd: openAsIs(ledgerPath), engines, engine, compute: false };
     },
     putRight(grant, folder, files) {
       // The page first: it limits the container.
@@ -223,7 +237,7 @@ export function createGrantFiles(options: {
     },
     writePage,
     changeEngine(grant, folder, files, number) {
-      const { libraryFolder, within } = placeOf(grant, folder);
+      const { libraryFolder, within } = placesOf(grant, folder, volumes);
       const path = join(libraryFolder, engineName(number));
       const put = () => copyLibrary(join(build, engineName(number)), path);
       if (!existsSync(path)) within ? within(put) : put();

@@ -5,12 +5,13 @@ import { closeSync, mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import type { GpuGrant } from '../../api/gpu.ts';
 import type { Logger } from '../../common/logger.ts';
+import { attempt, err, ok, type Result } from '../../common/result.ts';
 import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '../os/addon.ts';
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
 import { allOf, createGrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
 import { type Grant, isOfPod, type PodOwner, podGrantId } from './grant.ts';
-import { createGrantStore } from './grant-store.ts';
+import { createGrantStore, type GrantStore } from './grant-store.ts';
 import { createPageWriter, pageContent } from './limits-page.ts';
 import type { GpuProfile, LiveGrant } from './live-grant.ts';
 import { createRetries } from './retries.ts';
@@ -148,7 +149,7 @@ export function openRegistry(options: RegistryOptions): Registry {
     },
     subscribe: entries.subscribe,
     close() {
-      for (const entry of list()) live.closeFiles(entry);
+      for (const entry of list()) closeFiles(entry);
       entries.clear();
     },
   };
@@ -249,6 +250,21 @@ function createEntries(leasedOf: NonNullable<RegistryOptions['leasedOf']>, onLea
   };
 }
 
+/** What becomes of a stored grant when an agent starts. Limits pages and ledgers of running processes are kept as they
+ * are; only the page's own fields are written again. */
+function readStored(store: GrantStore, id: string, volumes: Volumes | undefined): Result<Grant, StoredProblem> {
+  const read = store.read(id);
+  if (!read.ok) return err({ why: `grant.json: ${read.error}`, isOver: true });
+  const { owner, namespace, pod } = read.value;
+  if (!isOfPod(owner) || volumes?.isMounted(owner.target)) return ok(read.value);
+  // Kept: an agent that serves pods finds it again.
+  if (!volumes)
+    return err({ why: `it belongs to pod ${namespace}/${pod}, and this agent serves no pods`, isOver: false });
+  // After a reboot: the kubelet publishes the volumes of pods that go on again.
+  return err({ why: `the volume of pod ${namespace}/${pod} is not mounted any more`, isOver: true });
+}
+type StoredProblem = { readonly why: string; readonly isOver: boolean };
+
 /** The files of the registered grants, and how grants come and go. */
 type LiveGrants = ReturnType<typeof createLiveGrants>;
 
@@ -266,25 +282,16 @@ function createLiveGrants(options: RegistryOptions) {
   const broken = createRetries(log);
   const unread = createRetries(log);
 
-  const open = (grant: Grant): LiveGrant => ({
-    ...files.open(grant, store.folderOf(grant.id)),
-    grant,
-    folder: store.folderOf(grant.id),
-    gateClosed: false,
-    leased: false,
-    ledgerTurn: 0,
-    reading: undefined,
-    beat: undefined,
-  });
+  const open = (grant: Grant): LiveGrant => {
+    const folder = store.folderOf(grant.id);
+    const none = { gateClosed: false, leased: false, ledgerTurn: 0, reading: undefined, beat: undefined };
+    return { ...files.open(grant, folder), grant, folder, ...none };
+  };
   const repairFiles = (entry: LiveGrant): void =>
     allOf(
       () => store.ensure(entry.grant),
       () => files.putRight(entry.grant, entry.folder, entry),
     );
-  const closeFiles = (entry: LiveGrant): void => {
-    entry.page.close();
-    closeSync(entry.ledgerFd);
-  };
   const tryRepair = (entry: LiveGrant): void => {
     const { id, namespace, pod, container } = entry.grant;
     const what = `cannot repair the files of ${namespace}/${pod}/${container} (grant ${id})`;
@@ -298,30 +305,18 @@ function createLiveGrants(options: RegistryOptions) {
     tryRepair(entry);
   };
 
-  /** Limits pages and ledgers of running processes are kept as they are; only the page's own fields are written
-   * again. */
-  const readStored = (id: string): void => {
-    const drop = (why: string): void => {
-      log.warn(`grant ${id} cannot be adopted and is removed: ${why}`);
-      store.remove(id);
-    };
-    const read = store.read(id);
-    if (!read.ok) {
-      drop(`grant.json: ${read.error}`);
-      return;
-    }
-    const { owner, namespace, pod } = read.value;
-    if (!isOfPod(owner) || volumes?.isMounted(owner.target)) adopt(read.value);
-    // Kept: an agent that serves pods finds it again.
-    else if (!volumes) log.warn(`grant ${id} belongs to pod ${namespace}/${pod}, but this agent serves no pods`);
-    // After a reboot: the kubelet publishes the volumes of pods that go on again.
-    else drop(`the volume of pod ${namespace}/${pod} is not mounted any more`);
-  };
-  const adoptStored = (id: string): void => unread.run(id, `grant ${id} cannot be adopted`, () => readStored(id));
-
   return {
     ...{ entries, files, store, pages, renewal, broken, unread },
-    ...{ adopt, adoptStored, tryRepair, closeFiles },
+    ...{ adopt, tryRepair },
+
+    adoptStored: (id: string): void =>
+      unread.run(id, `grant ${id} cannot be adopted`, () => {
+        const read = readStored(store, id, volumes);
+        if (read.ok) return adopt(read.value);
+        const { why, isOver } = read.error;
+        log.warn(`grant ${id} cannot be adopted${isOver ? ' and is removed' : ''}: ${why}`);
+        if (isOver) store.remove(id);
+      }),
 
     /** Registered with all of its files, or nothing of it is left. `fill` puts more into its folder. */
     make(grant: Grant, fill: (folder: string) => void = () => {}): LiveGrant {
@@ -348,12 +343,14 @@ function createLiveGrants(options: RegistryOptions) {
       broken.forget(id);
       renewal.forget(id);
       closeFiles(entry);
-      try {
-        store.remove(id);
-      } catch (error) {
-        log.warn(`grant ${id} has ended, and its folder cannot be removed: ${(error as Error).message}`);
-      }
+      const removed = attempt(() => store.remove(id));
+      if (!removed.ok) log.warn(`grant ${id} has ended, and its folder cannot be removed: ${removed.error}`);
       entries.updateLeases();
     },
   };
+}
+
+function closeFiles({ page, ledgerFd }: LiveGrant): void {
+  page.close();
+  closeSync(ledgerFd);
 }

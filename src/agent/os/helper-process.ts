@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import type { Logger } from '../../common/logger.ts';
+import { attempt } from '../../common/result.ts';
 import { BUILD_FOLDER } from './addon.ts';
 import type { DriverUser } from './driver-handle.ts';
 
@@ -154,12 +155,53 @@ export type SupervisedOptions = {
   readonly log: Pick<Logger, 'warn'>;
   /** Without a line for so long it is abandoned, and another one started; absent: it may be silent. */
   readonly silenceMs?: number;
-  readonly stopBy?: 'SIGTERM' | 'end of input';
+  /** Absent: SIGTERM. */
+  readonly stopBy?: 'end of input';
 };
+
+type ChildEvents = {
+  /** Returns why a line cannot be used: the process is then killed, and what else it wrote is ignored. */
+  readonly onLine: (line: string) => string | undefined;
+  readonly onRefused: (why: string) => void;
+  /** It ended, or could not be started. */
+  readonly onEnd: (code: number | null, how: string) => void;
+};
+
+function subscribe(child: ChildProcess, name: string, { onLine, onRefused, onEnd }: ChildEvents): void {
+  let isRefused = false;
+  child.stdin?.on('error', () => {}); // it may end before a command reaches it
+  child.on('error', (error) => {
+    if (child.pid === undefined) onEnd(null, `${name} cannot be started: ${error.message}`);
+  });
+  child.on('exit', (code, signal) => onEnd(code, `${name} ended (${signal ?? `code ${code}`}); it is restarted`));
+  if (!child.stdout) return;
+  createInterface({ input: child.stdout }).on('line', (line) => {
+    const wrong = isRefused ? undefined : onLine(line);
+    if (wrong === undefined) return;
+    isRefused = true;
+    onRefused(`${name} wrote a line that cannot be used, and is restarted: ${wrong}`);
+    child.kill('SIGKILL');
+  });
+}
+
+/** Asks a process to end, and abandons it where it does not in time. */
+async function endChild(child: ChildProcess, stopBy: SupervisedOptions['stopBy'], abandon: () => void): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const { promise: exited, resolve } = Promise.withResolvers<void>();
+  child.once('exit', () => resolve());
+  const timer = setTimeout(() => {
+    abandon();
+    resolve();
+  }, EXIT_MS);
+  if (stopBy === 'end of input') child.stdin?.end();
+  else child.kill('SIGTERM');
+  await exited;
+  clearTimeout(timer);
+}
 
 /** A process that runs until it is stopped. */
 export function superviseProcess(options: SupervisedOptions): SupervisedProcess {
-  const { name, command, onLine, log, silenceMs, stopBy = 'SIGTERM' } = options;
+  const { name, command, onLine, log, silenceMs } = options;
   let child: ChildProcess | undefined;
   let watchdog: NodeJS.Timeout | undefined;
   let restart: NodeJS.Timeout | undefined;
@@ -190,55 +232,33 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
     }, silenceMs);
   };
 
-  const spawned = () => {
-    const { program, args = [], env = process.env } = command();
-    try {
-      return spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] });
-    } catch (error) {
-      log.warn(`${name} cannot be started: ${(error as Error).message}`);
-      return undefined;
-    }
-  };
-
-  const listen = (current: ReturnType<typeof spawn>): void => {
-    let isRefused = false;
-    if (!current.stdout) return;
-    createInterface({ input: current.stdout }).on('line', (line) => {
-      if (child !== current || isRefused) return;
-      watch(current);
-      const wrong = onLine(line);
-      if (wrong === undefined) return;
-      isRefused = true;
-      log.warn(`${name} wrote a line that cannot be used, and is restarted: ${wrong}`);
-      current.kill('SIGKILL');
-    });
-  };
-
   const begin = (): void => {
     const startedMs = performance.now();
-    const current = spawned();
-    if (!current) {
+    const { program, args = [], env = process.env } = command();
+    const spawned = attempt(() => spawn(program, args, { env, stdio: ['pipe', 'pipe', 'inherit'] }));
+    if (!spawned.ok) {
+      log.warn(`${name} cannot be started: ${spawned.error}`);
       options.onStartFailed?.();
       restart = setTimeout(begin, MIN_RESTART_MS);
       return;
     }
+    const current = spawned.value;
     child = current;
-    const again = (problem: string): void => {
-      if (child !== current) return;
-      child = undefined;
-      clearTimeout(watchdog);
-      log.warn(problem);
-      restart = setTimeout(begin, Math.max(0, MIN_RESTART_MS - (performance.now() - startedMs)));
-    };
-    current.stdin?.on('error', () => {}); // it may end before a command reaches it
-    current.on('error', (error) => {
-      if (current.pid === undefined) again(`${name} cannot be started: ${error.message}`);
+    subscribe(current, name, {
+      onLine(line) {
+        if (child !== current) return undefined;
+        watch(current);
+        return onLine(line);
+      },
+      onRefused: log.warn,
+      onEnd(code, how) {
+        if (child !== current) return;
+        child = undefined;
+        clearTimeout(watchdog);
+        log.warn(options.onExit?.(code) ?? how);
+        restart = setTimeout(begin, Math.max(0, MIN_RESTART_MS - (performance.now() - startedMs)));
+      },
     });
-    current.on('exit', (code, signal) => {
-      const report = child === current ? options.onExit?.(code) : undefined;
-      again(report ?? `${name} ended (${signal ?? `code ${code}`}); it is restarted`);
-    });
-    listen(current);
     watch(current);
     options.onStart?.();
   };
@@ -256,17 +276,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
       clearTimeout(restart);
       const current = child;
       child = undefined;
-      if (!current || current.exitCode !== null || current.signalCode !== null) return;
-      const { promise: exited, resolve } = Promise.withResolvers<void>();
-      current.once('exit', () => resolve());
-      const timer = setTimeout(() => {
-        hung.abandon(current);
-        resolve();
-      }, EXIT_MS);
-      if (stopBy === 'SIGTERM') current.kill('SIGTERM');
-      else current.stdin?.end();
-      await exited;
-      clearTimeout(timer);
+      if (current) await endChild(current, options.stopBy, () => hung.abandon(current));
     },
     send: (text) => void child?.stdin?.write(text),
     abandonedCounts: () => ({ abandoned, hung: hung.count() }),

@@ -113,7 +113,7 @@ export function ungrantedUsage(
       (entry) => assignmentOf(entry, gpu),
     );
     for (const [assignment, entries] of [...byAssignment, ...idle.map((one) => [one, []] as const)]) {
-      if (assignment) assigned.push(assignedState(sample, assignment, gpu, entries, met.get(assignment) ?? []));
+      if (assignment) assigned.push(assignedState({ sample, gpu }, assignment, entries, met.get(assignment) ?? []));
       else foreign.push(...foreignOn(sample, gpu, entries));
     }
   }
@@ -153,9 +153,8 @@ function onlyOf({ namespace, pod }: Named, taken: ReadonlyMap<string, readonly A
 }
 
 function assignedState(
-  sample: Sample,
+  { sample, gpu }: { readonly sample: Sample; readonly gpu: SampledGpu },
   assignment: Assignment,
-  gpu: SampledGpu,
   entries: readonly Ungranted[],
   met: readonly Ungranted[],
 ): AssignedState {

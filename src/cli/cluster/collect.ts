@@ -40,7 +40,7 @@ export async function readCluster(cluster: Cluster, { namespace, node, system }:
     ...(nodes ?? []).map(({ metadata }) => metadata.name),
     ...(nodes === undefined ? granted : []),
   ]);
-  return { nodes, pods: pods.value, use: await readUse(cluster, system, names, notes), notes };
+  return { nodes, pods: pods.value, use: await readUse(cluster, { system, nodes: names, notes }), notes };
 }
 
 async function readNodes(cluster: Cluster, name: string | undefined, notes: string[]): Promise<Node[] | undefined> {
@@ -83,14 +83,17 @@ async function listParts(
   });
 }
 
-/** Use by node, for the requested nodes that have an agent. `lack` begins the notes about missing answers. */
-export async function readUse(
-  cluster: Cluster,
-  system: string | undefined,
-  nodes: ReadonlySet<string>,
-  notes: string[],
-  lack = 'Use is not shown',
-): Promise<Map<string, Use>> {
+type UseWanted = {
+  readonly system: string | undefined;
+  readonly nodes: ReadonlySet<string>;
+  readonly notes: string[];
+  /** Begins the notes about missing answers. */
+  readonly lack?: string;
+};
+
+/** Use by node, for the requested nodes that have an agent. */
+export async function readUse(cluster: Cluster, wanted: UseWanted): Promise<Map<string, Use>> {
+  const { system, nodes, notes, lack = 'Use is not shown' } = wanted;
   const agents = await listParts(cluster, system, 'agent');
   if (!agents.ok) {
     notes.push(`${lack}: ${messageOf(agents)}.`);

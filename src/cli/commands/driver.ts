@@ -14,9 +14,9 @@ export const driver: Command = {
   options: STATE_OPTION,
   notes:
     'While it is released no container is watched or stopped; the interposer still enforces limits. clear-xid puts a GPU back into use after an Xid; GPU is its UUID or index.',
-  takesWords: true,
+  takesOperands: true,
   async run(parsed) {
-    const [action = '', ...rest] = parsed.words;
+    const [action = '', ...rest] = parsed.operands;
     const folder = stateFolder(parsed);
     if (action === CLEAR) return clear(folder, rest);
     if (!ACTIONS.includes(action) || rest.length > 0)

@@ -112,7 +112,7 @@ async function usesOf(
   const sharing = pods.filter((pod) => pod.metadata.annotations?.[REQUEST_ANNOTATION] !== undefined);
   const names = new Set(sharing.flatMap((pod) => pod.spec.nodeName ?? []));
   if (names.size === 0) return new Map();
-  const uses = await readUse(cluster, system, names, notes, 'Modes of nodes are not known');
+  const uses = await readUse(cluster, { system, nodes: names, notes, lack: 'Modes of nodes are not known' });
   for (const name of names) {
     const use = uses.get(name);
     if (use === undefined) notes.push(`The mode of node ${name} is not known: no agent runs there.`);

@@ -42,7 +42,7 @@ export const recommend: Command = {
   },
   notes:
     "Without a Prometheus it goes by the peaks that this machine's agent, or those of a cluster, have kept since they began.",
-  takesWords: true,
+  takesOperands: true,
   async run(parsed) {
     const selection = selectionOf(parsed);
     const headroom = headroomOf(parsed);
@@ -66,8 +66,8 @@ type Seen = { readonly containers: readonly ContainerSeries[]; readonly source: 
 type Wanted = Omit<Selection, 'job'>;
 
 function selectionOf(parsed: Parsed): Wanted {
-  const [argument, ...rest] = parsed.words;
-  if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.words.join(' ')}`);
+  const [argument, ...rest] = parsed.operands;
+  if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.operands.join(' ')}`);
   const given = text(parsed, 'namespace');
   if (argument === undefined) return { namespace: given };
   const { namespace, name } = podNamed(argument, given, undefined);

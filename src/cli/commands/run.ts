@@ -48,9 +48,9 @@ export const run: Command = {
     ...STATE_OPTION,
   },
   notes: 'The exit code is that of the command, 128 + N where signal N ended it, 125 if there is no grant.',
-  takesWords: true,
+  takesOperands: true,
   async run(parsed) {
-    const command = parsed.words;
+    const command = parsed.operands;
     if (command.length === 0) throw new UsageError('the command is missing; write it after --');
     const folder = stateFolder(parsed);
     const native = loadNative();

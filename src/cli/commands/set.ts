@@ -60,9 +60,9 @@ export const set: Command = {
   },
   notes:
     "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster, only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
-  takesWords: true,
+  takesOperands: true,
   async run(parsed) {
-    const [name, ...rest] = parsed.words;
+    const [name, ...rest] = parsed.operands;
     const ofGpus = text(parsed, 'gpu') !== undefined || flag(parsed, 'all-gpus') || text(parsed, 'node') !== undefined;
     if (rest.length > 0 || (name !== undefined) === ofGpus)
       throw new UsageError('want one tenant by name or id, or one pod, or --gpu, --all-gpus or --node');
@@ -184,6 +184,6 @@ async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, 
 /** Undefined: the pod has no node yet, or the node's agent does not answer. */
 async function modeOfNode(cluster: Cluster, system: string | undefined, node?: string): Promise<Mode | undefined> {
   if (!node) return undefined;
-  const use = (await readUse(cluster, system, new Set([node]), [])).get(node);
+  const use = (await readUse(cluster, { system, nodes: new Set([node]), notes: [] })).get(node);
   return use?.known ? use.mode : undefined;
 }

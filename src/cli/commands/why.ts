@@ -4,7 +4,7 @@ import type { Cluster } from '../cluster/api-client.ts';
 import { readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
 import { demand, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
-import { type Command, Refused, text, UsageError } from '../lib/command.ts';
+import { type Command, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
 import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
 
@@ -19,32 +19,24 @@ export const why: Command = {
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
-  takesWords: true,
+  takesOperands: true,
   async run(parsed) {
-    const [name, ...rest] = parsed.words;
+    const [name, ...rest] = parsed.operands;
     if (name === undefined || rest.length > 0) throw new UsageError('want one pod, or one tenant by name or id');
-    const json = wantsJson(parsed);
     const cluster = await clusterOf(parsed);
-    return cluster
-      ? whyPod(cluster, name, text(parsed, 'namespace'), systemOf(parsed), json)
-      : whyTenant(stateFolder(parsed), name, json);
+    return cluster ? whyPod(cluster, parsed, name) : whyTenant(parsed, name);
   },
 };
 
-async function whyPod(
-  cluster: Cluster,
-  pod: string,
-  given: string | undefined,
-  system: string | undefined,
-  json: boolean,
-): Promise<number> {
-  const { namespace, name } = podNamed(pod, given, cluster.namespace);
-  const explanation = explain(await readPod(cluster, namespace, name, system), Date.now());
-  console.log(json ? jsonText(explanation) : explanationLines(explanation).join('\n'));
+async function whyPod(cluster: Cluster, parsed: Parsed, pod: string): Promise<number> {
+  const { namespace, name } = podNamed(pod, text(parsed, 'namespace'), cluster.namespace);
+  const explanation = explain(await readPod(cluster, namespace, name, systemOf(parsed)), Date.now());
+  console.log(wantsJson(parsed) ? jsonText(explanation) : explanationLines(explanation).join('\n'));
   return explanation.state === 'absent' ? 1 : 0;
 }
 
-async function whyTenant(folder: string, name: string, json: boolean): Promise<number> {
+async function whyTenant(parsed: Parsed, name: string): Promise<number> {
+  const folder = stateFolder(parsed);
   const known = tenantsNamed(await readSnapshot(folder), name);
   const path = `/v1/actions?of=${encodeURIComponent(name)}`;
   const records = await demand<readonly ActionRecord[]>(folder, 'GET', path);
@@ -54,6 +46,6 @@ async function whyTenant(folder: string, name: string, json: boolean): Promise<n
     (record) =>
       `${new Date(record.atMs).toISOString()} ${oneLine(`${record.action}: ${record.message} (${resultText(record)})`)}`,
   );
-  console.log(json ? jsonText(records) : lines.join('\n') || `no action is recorded on ${name}`);
+  console.log(wantsJson(parsed) ? jsonText(records) : lines.join('\n') || `no action is recorded on ${name}`);
   return 0;
 }

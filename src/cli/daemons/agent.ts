@@ -103,7 +103,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const slices =
     podResources === ''
       ? undefined
-      : watchResourceSlices(config, nodeName, onSlices, log.component('resource-slices').warn);
+      : watchResourceSlices({ config, nodeName, onSlices, onProblem: log.component('resource-slices').warn });
   const report = createEventWriter(config, log.component('events').warn);
   const by = { component: 'agent', instance: nodeName } as const;
   const cluster: AgentCluster = {

@@ -13,7 +13,7 @@ export type Options = Readonly<Record<string, Option>>;
 
 export type Parsed = {
   readonly values: Readonly<Record<string, string | boolean | (string | boolean)[] | undefined>>;
-  readonly words: readonly string[];
+  readonly operands: readonly string[];
 };
 
 export type Command = {
@@ -24,7 +24,7 @@ export type Command = {
   readonly options: Options;
   readonly notes?: string;
   /** Takes arguments besides its options. */
-  readonly takesWords?: true;
+  readonly takesOperands?: true;
   /** Exit code. */
   run(parsed: Parsed): Promise<number>;
 };
@@ -58,7 +58,7 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
   try {
     const { values, positionals } = parseArgs({ args: [...args], options, allowPositionals: true });
     if (values.help) return 'help';
-    parsed = { values: values as Parsed['values'], words: positionals };
+    parsed = { values: values as Parsed['values'], operands: positionals };
   } catch (error) {
     const { message } = error as Error;
     const [, option] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
@@ -68,8 +68,8 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
         : `${option}: its value is missing; one that begins with a dash is written ${option}=-…`,
     );
   }
-  if (parsed.words.length > 0 && !command.takesWords)
-    throw new UsageError(`unexpected argument: ${parsed.words.join(' ')}`);
+  if (parsed.operands.length > 0 && !command.takesOperands)
+    throw new UsageError(`unexpected argument: ${parsed.operands.join(' ')}`);
   return parsed;
 }
 

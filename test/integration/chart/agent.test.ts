@@ -258,7 +258,7 @@ testWithHelm("the program accepts the chart's command lines and settings", (t) =
   const [container] = list(podOf(objectsOf(t, ALL), 'Deployment', 'cotenant-webhook')?.containers);
   const [command, ...args] = list(container?.args).map(String);
   t.is(command, webhook.name);
-  t.like(parse(webhook, args), { values: { port: '8443', 'health-port': '8080' }, words: [] });
+  t.like(parse(webhook, args), { values: { port: '8443', 'health-port': '8080' }, operands: [] });
 });
 
 testWithHelm("commands in the runbook and the README name the chart's objects", (t) => {

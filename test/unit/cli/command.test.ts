@@ -20,7 +20,7 @@ const command: Command = {
   name: 'try',
   summary: 'Tries.',
   usage: '[options] -- COMMAND',
-  takesWords: true,
+  takesOperands: true,
   options: {
     size: { short: 's', value: 'SIZE', help: 'how much' },
     gpu: { multiple: true, value: 'UUID', help: 'on which' },
@@ -35,7 +35,7 @@ const parsed = (...args: string[]): Parsed => {
 };
 
 test('options and positional arguments are read as written', (t) => {
-  const cases: [args: string[], values: Record<string, unknown>, words: string[]][] = [
+  const cases: [args: string[], values: Record<string, unknown>, operands: string[]][] = [
     [[], {}, []],
     [['--size', '2Gi', 'a', 'b'], { size: '2Gi' }, ['a', 'b']],
     [['--size=2Gi', '-q'], { size: '2Gi', quiet: true }, []],
@@ -46,10 +46,10 @@ test('options and positional arguments are read as written', (t) => {
     [['a', '--', '-h'], {}, ['a', '-h']],
     [['--size='], { size: '' }, []],
   ];
-  for (const [args, values, words] of cases) {
+  for (const [args, values, operands] of cases) {
     const found = parsed(...args);
     t.deepEqual({ ...found.values }, values, args.join(' '));
-    t.deepEqual(found.words, words, args.join(' '));
+    t.deepEqual(found.operands, operands, args.join(' '));
   }
   t.is(text(parsed('-s', '1'), 'size'), '1');
   t.is(text(parsed('-q'), 'quiet'), undefined);
@@ -59,7 +59,7 @@ test('options and positional arguments are read as written', (t) => {
 });
 
 test('a command without arguments refuses one', (t) => {
-  const { takesWords: _, ...bare } = command;
+  const { takesOperands: _, ...bare } = command;
   t.throws(() => parse(bare, ['one', '-q', 'two']), { message: 'unexpected argument: one two' });
   t.is(parse(bare, ['one', '--help']), 'help');
 });

@@ -24,7 +24,11 @@ function climb(usedBytes: number, mode: Mode): [seconds: number, action: string]
   const actions: [number, string][] = [];
   let state: LadderState = CALM;
   for (let ms = 0; ms <= 30_000; ms += DEFAULTS.urgentIntervalMs) {
-    const next = step(state, judged(usedBytes), true, 1e9 + ms, { ...DEFAULT_LADDER, mode });
+    const next = step(
+      state,
+      { verdict: judged(usedBytes), holdsMemory: true, nowMs: 1e9 + ms },
+      { ...DEFAULT_LADDER, mode },
+    );
     state = next.state;
     if (next.action.kind !== 'none') actions.push([ms / 1000, next.action.kind]);
     if (next.action.kind === 'kill') break;

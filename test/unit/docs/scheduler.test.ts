@@ -75,5 +75,5 @@ test('the configuration of the page is that of the chart, and its command parses
   const words = shell.replaceAll('\\\n', ' ').trim().split(/\s+/);
   t.deepEqual(words.slice(0, 2), ['cotenant', scheduler.name]);
   const parsed = parse(scheduler, words.slice(2));
-  t.like(parsed, { words: [], values: { 'lease-holder': 'self', host: '0.0.0.0' } });
+  t.like(parsed, { operands: [], values: { 'lease-holder': 'self', host: '0.0.0.0' } });
 });

@@ -27,7 +27,7 @@ const verdictOf = ([usedMiB, bypassMiB = 0]: Held): Verdict =>
 function climb(samples: readonly Sample[], policy: LadderPolicy): string[] {
   let state: LadderState = CALM;
   return samples.flatMap(([atMs, held]) => {
-    const next = step(state, verdictOf(held), held[0] > 0, atMs, policy);
+    const next = step(state, { verdict: verdictOf(held), holdsMemory: held[0] > 0, nowMs: atMs }, policy);
     state = next.state;
     const { action } = next;
     if (action.kind === 'none') return [];
@@ -191,7 +191,7 @@ function climbShare(steps: readonly (readonly [until: number, verdict: Verdict])
   return steps.flatMap(([until, verdict]) => {
     const history: string[] = [];
     for (; second <= until; second++) {
-      const next = step(state, verdict, true, second * 1000, policy);
+      const next = step(state, { verdict, holdsMemory: true, nowMs: second * 1000 }, policy);
       state = next.state;
       const { action } = next;
       if (action.kind !== 'none')
@@ -261,8 +261,8 @@ test('the harder of memory and compute verdict counts, memory if equal', (t) => 
 
 test('an action carries the verdict that it follows from', (t) => {
   const verdict = verdictOf(BYPASS);
-  const warned = step(CALM, verdict, true, 1000, DEFAULT_LADDER);
-  const killed = step(warned.state, verdict, true, 2000, DEFAULT_LADDER);
+  const warned = step(CALM, { verdict, holdsMemory: true, nowMs: 1000 }, DEFAULT_LADDER);
+  const killed = step(warned.state, { verdict, holdsMemory: true, nowMs: 2000 }, DEFAULT_LADDER);
   t.deepEqual(warned.action, { kind: 'warn', reason: 'bypass', verdict });
   t.deepEqual(killed.action, { kind: 'kill', reason: 'bypass', verdict });
 });
@@ -296,8 +296,12 @@ function walk(list: readonly Sample[], rules: LadderPolicy): Step[] {
   let state: LadderState = CALM;
   return list.map(([atMs, what]) => {
     const verdict = verdictOf(what);
-    const next = step(state, verdict, what[0] > 0, atMs, rules);
-    const again = step(JSON.parse(JSON.stringify(state)) as LadderState, verdict, what[0] > 0, atMs, rules);
+    const next = step(state, { verdict, holdsMemory: what[0] > 0, nowMs: atMs }, rules);
+    const again = step(
+      JSON.parse(JSON.stringify(state)) as LadderState,
+      { verdict, holdsMemory: what[0] > 0, nowMs: atMs },
+      rules,
+    );
     if (JSON.stringify(again) !== JSON.stringify(next)) throw new Error('a stored state goes on otherwise');
     state = next.state;
     return { atMs, severity: verdict.severity, action: next.action.kind };

@@ -39,33 +39,33 @@ const folder = (): string => {
 /** One container that is stopped, one that is refused for each reason, one on the soft path. */
 function enforce(): readonly ActionRecord[] {
   const people = peopledNode().native;
-  const cheat = [{ id: 'one', mib: 2000 }];
+  const rogue = [{ id: 'one', mib: 2000 }];
   const stopped = setUp(t, { grants: [there('one')], people });
-  for (const second of [0, 1]) stopped.act(second, cheat);
+  for (const second of [0, 1]) stopped.act(second, rogue);
   stopped.act(3, []);
   const refused = setUp(t, { grants: [there('one')], people, policy: { mostStopsPerMinute: 0 } });
-  refused.act(0, cheat);
-  refused.act(1, cheat, 0, 1000);
-  refused.act(20, cheat, 60_000);
-  refused.act(40, cheat);
+  refused.act(0, rogue);
+  refused.act(1, rogue, 0, 1000);
+  refused.act(20, rogue, 60_000);
+  refused.act(40, rogue);
   const soft = setUp(t, { grants: [there('one')], people });
   for (let second = 0; second < 25; second++) soft.act(second, [{ id: 'one', mib: 180, known: true }]);
   const report = setUp(t, { grants: [there('one')], people, policy: { mode: 'report' } });
-  for (const second of [0, 1]) report.act(second, cheat);
+  for (const second of [0, 1]) report.act(second, rogue);
   return [stopped, refused, soft, report].flatMap(({ audit }) => audit.recent());
 }
 
 async function evict(): Promise<readonly ActionRecord[]> {
   const records: ActionRecord[] = [];
-  const evictions = createEvictions(
-    { evictAfterStops: 1, evictWindowSeconds: 60 },
-    async () => {
+  const evictions = createEvictions({
+    policy: { evictAfterStops: 1, evictWindowSeconds: 60 },
+    async evict() {
       throw new Error('status 429');
     },
-    { now: () => 0, steady: () => 0 },
-    [],
-    (record) => records.push(record),
-  );
+    clocks: { now: () => 0, steady: () => 0 },
+    earlier: [],
+    report: (record) => records.push(record),
+  });
   const owner = { podUid: 'uid', target: '/x', kind: 'app' } as const;
   const grant = { ...grantOf('one', 100), owner };
   const verdict = { severity: 'within' } as const;
@@ -81,7 +81,7 @@ function explained(action: ActionRecord['action']): string {
   const uid = known.pod?.metadata.uid ?? '';
   const memory = { gpuUuid: GPU, limitBytes: 1024 * MIB, usedBytes: 3000 * MIB, bypassBytes: 2900 * MIB };
   const record = recordOf({
-    grant: { ...grantOf('one', 100), namespace: 'team', pod: 'cheat', container: 'main' },
+    grant: { ...grantOf('one', 100), namespace: 'team', pod: 'rogue', container: 'main' },
     action,
     verdict: { severity: 'hard', reason: 'bypass', worst: memory, overBytes: 1 },
     atMs: Date.parse('2026-11-21T22:07:08Z'),

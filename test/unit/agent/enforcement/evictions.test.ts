@@ -12,16 +12,16 @@ function setUp(earlier: readonly ActionRecord[] = []) {
   const asked: string[] = [];
   const actions: ActionRecord[] = [];
   const begun: ActionRecord[] = [];
-  const evictions = createEvictions(
-    { evictAfterStops: 2, evictWindowSeconds: 60 },
-    async ({ namespace, name, uid }) => {
+  const evictions = createEvictions({
+    policy: { evictAfterStops: 2, evictWindowSeconds: 60 },
+    async evict({ namespace, name, uid }) {
       asked.push(`${namespace}/${name} ${uid}`);
       if (refusal !== undefined) throw new Error(refusal);
     },
-    { now: () => START + second * 1000, steady: () => second * 1000 },
+    clocks: { now: () => START + second * 1000, steady: () => second * 1000 },
     earlier,
-    (record) => (record.result === 'asked' ? begun : actions).push(record),
-  );
+    report: (record) => (record.result === 'asked' ? begun : actions).push(record),
+  });
   return {
     asked,
     actions,
@@ -44,7 +44,7 @@ const record = (action: ActionRecord['action'], result = 'sent', more: Partial<A
     action,
     grantId: 'one',
     namespace: 'team',
-    pod: 'cheat',
+    pod: 'rogue',
     container: 'main',
     podUid: 'uid-1',
     reason: 'bypass',
@@ -60,11 +60,11 @@ test('an eviction is requested once, at the second stop in the window, by name a
   t.deepEqual(await see(0, kill()), []);
   t.deepEqual(await see(61, kill()), [], 'the first is past');
   t.deepEqual(await see(62, kill({ podUid: 'uid-2' })), [], 'another pod');
-  t.deepEqual(await see(63, kill({ container: 'other' })), ['team/cheat uid-1'], 'any container of it');
+  t.deepEqual(await see(63, kill({ container: 'other' })), ['team/rogue uid-1'], 'any container of it');
   t.deepEqual(await see(64, kill()), [], 'it is on its way out');
   t.is(actions.length, 1);
   t.like(actions[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 63_000 });
-  t.is(actions[0]?.message, 'the agent stopped containers of team/cheat 2 times within 1 min; the pod is evicted');
+  t.is(actions[0]?.message, 'the agent stopped containers of team/rogue 2 times within 1 min; the pod is evicted');
 });
 
 test('only stops of pods count', async (t) => {
@@ -78,7 +78,7 @@ test('only stops of pods count', async (t) => {
     kill({ podUid: '' }),
   ];
   t.deepEqual(await see(0, ...others, kill()), []);
-  t.deepEqual(await see(1, record('kill', 'interrupted')), ['team/cheat uid-1']);
+  t.deepEqual(await see(1, record('kill', 'interrupted')), ['team/rogue uid-1']);
 });
 
 test('a refused eviction is recorded, and the next stop requests it again', async (t) => {
@@ -93,7 +93,7 @@ test('a refused eviction is recorded, and the next stop requests it again', asyn
   t.regex(actions[0]?.message ?? '', /the API server refused its eviction$/);
   t.deepEqual(await see(5), [], 'not by itself');
   refuse();
-  t.deepEqual(await see(10, kill()), ['team/cheat uid-1']);
+  t.deepEqual(await see(10, kill()), ['team/rogue uid-1']);
   t.is(actions[1]?.result, 'sent');
 });
 
@@ -107,7 +107,7 @@ test('an interrupted stop of an earlier agent counts once', async (t) => {
   const interrupted = record('kill', 'interrupted');
   const { see } = setUp([interrupted]);
   t.deepEqual(await see(1, interrupted), []);
-  t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/cheat uid-1']);
+  t.deepEqual(await see(2, kill({ atMs: START + 2000 })), ['team/rogue uid-1']);
 });
 
 test('the request is recorded first; the next agent repeats one without an answer', async (t) => {
@@ -117,15 +117,15 @@ test('the request is recorded first; the next agent repeats one without an answe
   t.is(first.begun.length, 1);
   t.regex(
     first.begun[0]?.message ?? '',
-    /stopped containers of team\/cheat 2 times within 1 min; the agent requests its eviction$/,
+    /stopped containers of team\/rogue 2 times within 1 min; the agent requests its eviction$/,
   );
   t.is(first.actions.length, 0, 'no answer yet');
-  t.deepEqual(await asking, ['team/cheat uid-1']);
+  t.deepEqual(await asking, ['team/rogue uid-1']);
   const [question] = first.begun as [ActionRecord];
   const [answer] = first.actions as [ActionRecord];
 
   const next = setUp([kill(), kill(), question]);
-  t.deepEqual(await next.see(5), ['team/cheat uid-1'], 'with its first sample');
+  t.deepEqual(await next.see(5), ['team/rogue uid-1'], 'with its first sample');
   t.like(next.actions[0], { action: 'evict', result: 'sent', podUid: 'uid-1', atMs: START + 5000 });
   t.deepEqual(await next.see(6, kill()), [], 'once');
   const answered = setUp([kill(), kill(), question, answer]);

@@ -83,7 +83,7 @@ test('the socket sets the mode of process grants, annotations that of pods', (t)
       return live;
     },
   } as unknown as Registry;
-  const set = (id: string, change: object) => changeGrant(id, change, undefined, undefined, registry);
+  const set = (id: string, change: object) => changeGrant(id, change, undefined, registry);
   const modeOf = (id: string) => books.get(id)?.grant.enforcement;
   set('plain', { enforcement: 'report' });
   t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' });

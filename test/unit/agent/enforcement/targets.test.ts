@@ -165,17 +165,17 @@ test('a cgroup is killed as a whole where possible; processes outside are signal
   const [inside, deeper] = [at(2, '0::/a/cotenant-abc123\n'), at(3, '0::/a/cotenant-abc123/x\n')];
   const outside = at(4, '0::/a\n');
   const { native, signaled } = reader();
-  t.deepEqual(killTargets(grant, [inside, deeper], native, mount), {
+  t.deepEqual(killTargets(grant, [inside, deeper], { native, mount }), {
     hit: [inside, deeper].map((target) => ({ ...target, result: 'sent' })),
     whole: true,
   });
   t.deepEqual(killed(), ['a/cotenant-abc123']);
   t.deepEqual(signaled, []);
-  t.false(killTargets(grant, [inside, outside], native, mount).whole);
+  t.false(killTargets(grant, [inside, outside], { native, mount }).whole);
   t.deepEqual(signaled, [[4, 40, '0::/a\n', 9]]);
   // The kernel passes over whose first thread has ended, and it may have had a child meanwhile.
   const passedOver: Target = { ...deeper, leaderless: true };
-  t.false(killTargets(grant, [inside, passedOver], native, mount).whole);
+  t.false(killTargets(grant, [inside, passedOver], { native, mount }).whole);
   t.deepEqual(signaled.slice(1), [[3, 30, deeper.cgroup, 9]]);
 
   t.is(groupOf(grant, inside, undefined), undefined, 'no unified hierarchy');
@@ -190,7 +190,7 @@ test('the processes of a cgroup that cannot be killed are signaled one by one', 
   mkdirSync(join(mount, 'a/cotenant-abc123/cgroup.kill')); // cannot be written to
   const grant = grantOf('abc123', 1, [0], { owner: { pid: 1, startTicks: 1, cgroup: '/a' } });
   const { native, signaled } = reader();
-  t.like(killTargets(grant, [at(2, '0::/a/cotenant-abc123\n')], native, mount), {
+  t.like(killTargets(grant, [at(2, '0::/a/cotenant-abc123\n')], { native, mount }), {
     hit: [{ result: 'sent' }],
     whole: false,
   });
@@ -207,10 +207,10 @@ test("a pod's container is killed by its own cgroup, however deep its processes 
   const known = { nameOf: (id: string) => ({ podUid, container: id === main ? 'main' : 'side' }) };
   const { native, signaled } = reader();
   const inside = at(2, `0::/${own}/docker/${side}\n`);
-  t.true(killTargets(grant, [inside], native, mount, known).whole);
+  t.true(killTargets(grant, [inside], { native, mount, containers: known }).whole);
   t.deepEqual(killed(), [own]);
   // It was in the container once, and is with the neighbor now.
-  t.false(killTargets(grant, [at(3, `0::/${other}\n`)], native, mount, known).whole);
+  t.false(killTargets(grant, [at(3, `0::/${other}\n`)], { native, mount, containers: known }).whole);
   t.deepEqual(killed(), [own]);
   t.deepEqual(
     signaled.map(([pid]) => pid),
