@@ -12,7 +12,7 @@ const PARTS: readonly Part[] = [
     environment: {
       COTENANT_FUZZ_SECONDS: '300',
       COTENANT_STORM_SHARE: '10',
-      COTENANT_BOOKS_SHARE: '10',
+      COTENANT_RANDOM_STEPS: '10',
       COTENANT_BURST_PODS: '1000',
       COTENANT_CLIENTS: 'long',
     },

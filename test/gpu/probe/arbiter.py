@@ -32,12 +32,12 @@ class Arbiter:
         self._child.stdin.write(("\n".join([*lines, "end"]) + "\n").encode())
         self._child.stdin.flush()
         deadline = time.monotonic() + 15
-        while self.told()["plan"] != self._number:
+        while self.report()["plan"] != self._number:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"plan {self._number} is not in force")
 
-    def told(self, timeout_s: float = 15) -> dict:
-        """The next thing that it says: plan, and of each page by number what was charged until then, on its first GPU and
+    def report(self, timeout_s: float = 15) -> dict:
+        """Its next report: plan, and of each page by number what was charged until then, on its first GPU and
         on all."""
         deadline = time.monotonic() + timeout_s
         out = self._child.stdout.fileno()
@@ -49,14 +49,14 @@ class Arbiter:
                 raise RuntimeError(f"the arbiter ended with {self._child.wait()}")
             self._heard += more
         line, self._heard = self._heard.split(b"\n", 1)
-        told = json.loads(line)
-        if "problem" in told:
-            raise RuntimeError(f"the arbiter: {told['problem']}")
-        for page in told.get("pages", []):
+        report = json.loads(line)
+        if "problem" in report:
+            raise RuntimeError(f"the arbiter: {report['problem']}")
+        for page in report.get("pages", []):
             if "broken" in page:
                 raise RuntimeError(f"the arbiter: page {page['id']}: {page['broken']}")
             self._pages[int(page["id"])] = page["gpus"]
-        return {"plan": told["plan"], "pages": {number: gpus[0] for number, gpus in self._pages.items()},
+        return {"plan": report["plan"], "pages": {number: gpus[0] for number, gpus in self._pages.items()},
                 "gpus": dict(self._pages)}
 
     def end(self) -> None:

@@ -124,7 +124,7 @@ def facts() -> dict:
     try:
         driver = nvml.driver_version()
     except (OSError, nvml.NvmlError) as problem:
-        driver = f"not told: {problem}"  # what is asked of CUDA alone can be answered all the same
+        driver = f"not reported: {problem}"  # what is asked of CUDA alone can be answered all the same
     return {
         "driver": driver,
         "cuda": version(),

@@ -64,11 +64,11 @@ class Grant:
         """What all slots together hold on the first GPU of the grant, and what was denied."""
         text = (self.folder / "ledger").read_bytes()
         gpus, slots = struct.unpack_from("<II", text, 12)
-        words = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,
+        amounts = {"heldBytes": 0, "pendingBytes": 0, "freedBytes": 0, "contextBytes": 0, "managedBytes": 0,
                  "poolBytes": 0}
         for slot in range(slots):
             row = struct.unpack_from("<6Q", text, 64 + gpus * 64 + slot * (64 + gpus * 64) + 64)
-            for name, value in zip(words, row):
-                words[name] += value
-        words["denied"] = struct.unpack_from("<Q", text, 64)[0]
-        return words
+            for name, value in zip(amounts, row):
+                amounts[name] += value
+        amounts["denied"] = struct.unpack_from("<Q", text, 64)[0]
+        return amounts

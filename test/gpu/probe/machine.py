@@ -43,7 +43,7 @@ def not_built() -> list:
 @contextlib.contextmanager
 def node(simulated: bool):
     """The environment in which steps find driver and GPU, and what both are."""
-    # Nobody's object between the probe and the driver.
+    # No object of anyone's between the probe and the driver.
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     with contextlib.ExitStack() as undo:
@@ -51,22 +51,22 @@ def node(simulated: bool):
             env.update(undo.enter_context(simulated_node(SIMULATED_GPU)))
         else:
             env = _with_library(env)
-        env, told = asked(env)
+        env, facts = asked(env)
         refuse_other_kind(simulated, env["COTENANT_PROBE_GPU"])
         if not simulated:
             undo.enter_context(_gpu_kept_open(env))
-        yield env, told
+        yield env, facts
 
 
 def asked(env: dict) -> tuple:
     """Driver and GPU, and the environment in which NVML is asked about the GPU that CUDA counts as its first: NVML counts
     those that CUDA is not shown, too."""
-    told = _facts(env)
-    return {**env, "COTENANT_PROBE_GPU": told.pop("uuid")}, told
+    facts = _facts(env)
+    return {**env, "COTENANT_PROBE_GPU": facts.pop("uuid")}, facts
 
 
 def refuse_other_kind(simulated: bool, uuid: str) -> None:
-    """What is said of a driver says whether it was the simulated one, and a flag alone does not make it so."""
+    """A record of a driver must not depend on a flag alone: the GPU's identifier tells whether the driver is simulated."""
     if uuid.startswith(SIMULATED_UUID) and not simulated:
         raise NoDriver(f"the first GPU ({uuid}) is a simulated one: nothing here is a GPU result; --simulated starts a "
                        "simulated node of the probe's own")
@@ -80,7 +80,7 @@ def simulated_node(*gpus: str):
     """A simulated node with these GPUs; what leads programs to it."""
     with tempfile.TemporaryDirectory(prefix="ct-") as folder:
         arguments = [str(SIMULATOR), "serve", "--dir", folder]
-        daemon = subprocess.Popen([*arguments, *(word for gpu in gpus for word in ("--gpu", gpu))],
+        daemon = subprocess.Popen([*arguments, *(part for gpu in gpus for part in ("--gpu", gpu))],
                                   stdout=subprocess.PIPE, text=True)
         try:
             if not _first_line(daemon, _START_S):

@@ -47,12 +47,12 @@ def driver_version() -> str:
 
 
 def gpu() -> ctypes.c_void_p:
-    """The GPU that is asked: the one that machine.py names, which is CUDA's first; NVML's first where nobody named one."""
+    """The GPU that is asked: the one that machine.py names, which is CUDA's first; NVML's first where none is named."""
     handle, uuid = ctypes.c_void_p(), os.environ.get("COTENANT_PROBE_GPU")
     if uuid is None:
         call("nvmlDeviceGetHandleByIndex_v2", 0, ctypes.byref(handle))
         return handle
-    # CUDA gives instances of a divided GPU identifiers, too, and NVML calls those by another word.
+    # CUDA gives instances of a divided GPU identifiers, too, and NVML gives those another prefix.
     code = library().nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
     if code == NOT_FOUND:
         code = library().nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-", 1).encode(), ctypes.byref(handle))
@@ -82,7 +82,7 @@ NOMINAL = {1: 16, 2: 24, 3: 24}
 
 
 def raw_list(device, name: str, room: int, filling: int = 0xAA):
-    """One call into a buffer full of `filling`, with space behind the room that is told: (code, count, bytes)."""
+    """One call into a buffer full of `filling`, with space behind the announced room: (code, count, bytes)."""
     buffer = (ctypes.c_ubyte * (max(room, 1) * 64))()
     ctypes.memset(buffer, filling, len(buffer))
     count = ctypes.c_uint(room)
@@ -105,7 +105,7 @@ def entry_bytes(content: bytes, count: int, filling: int, nominal: int) -> int:
 
 
 def processes(device, kind: str = "Compute") -> dict:
-    """What a list says now: bytes by pid, None where the driver does not tell them."""
+    """What a list says now: bytes by pid, None where the driver does not report them."""
     for version in (3, 2, 1):
         code, count, content = raw_list(device, list_name(kind, version), MOST_PROCESSES)
         if code in (None, FUNCTION_NOT_FOUND):
@@ -119,7 +119,7 @@ def processes(device, kind: str = "Compute") -> dict:
 
 
 def listed(device, kind: str = "Compute") -> tuple:
-    """The driver's code, and the same; None in its place where the driver refuses the list, which says of nobody that it is
+    """The driver's code, and the same; None in its place where the driver refuses the list, which does not mean that a process is
     not there."""
     try:
         return SUCCESS, processes(device, kind)
@@ -210,7 +210,7 @@ class Gpm:
         call("nvmlGpmSampleGet", self.device, self.samples[which])
 
     def between(self, metrics) -> dict:
-        # Room for the longest form of the structure, of which the driver reads as many metrics as are told.
+        # Room for the longest form of the structure, of which the driver reads as many metrics as it is asked for.
         request = ctypes.create_string_buffer(24 + 40 * 333)
         struct.pack_into("<IIQQ", request, 0, 1, len(metrics), *(sample.value for sample in self.samples))
         for i, metric in enumerate(metrics):

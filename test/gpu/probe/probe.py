@@ -50,18 +50,18 @@ def run_inside(step: Step, given: argparse.Namespace) -> None:
     """The step itself, in the process that was made for it. Descriptor 3 gets a line of JSON for each of its notes, and
     one with its answer."""
     with os.fdopen(3, "w", buffering=1) as out:
-        def tell(what: dict) -> None:
+        def report(what: dict) -> None:
             out.write(json.dumps(what) + "\n")
 
-        context = Context(given.simulated, given.managed, note=lambda data: tell({"data": data}))
+        context = Context(given.simulated, given.managed, note=lambda data: report({"data": data}))
         try:
             answer = step.run(context)
-            tell({"status": "answered", "answer": answer.answer, "how": answer.how, "data": answer.data})
+            report({"status": "answered", "answer": answer.answer, "how": answer.how, "data": answer.data})
         except NotHere as reason:
-            tell({"status": "not here", "answer": str(reason), "how": "", "data": {}})
+            report({"status": "not here", "answer": str(reason), "how": "", "data": {}})
 
 
-def last_told(text: str) -> dict:
+def last_reported(text: str) -> dict:
     """The last line that a step finished writing: its answer, or its last note."""
     lines = text.split("\n")[:-1]
     return json.loads(lines[-1]) if lines else {"data": {}}
@@ -102,7 +102,7 @@ def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict
             os.set_inheritable(3, True)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-        # Told to end while the step is being started, the probe would lose sight of it.
+        # If it were ended while the step is being started, the probe would lose sight of it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         child = subprocess.Popen(
             [sys.executable, __file__, "--inside", step.id, *arguments],
@@ -117,7 +117,7 @@ def run_outside(step: Step, arguments: list, env: dict, budget_s: float) -> dict
         finally:
             left = end(child)
         answer.seek(0)
-        result = last_told(answer.read().decode())
+        result = last_reported(answer.read().decode())
         said.seek(0)
         last = said.read().decode(errors="replace").strip()[-2000:]
     ended = f"not within {budget_s:.3g} s" if code is None else last.split("\n")[-1] or f"ended with {code}"
@@ -160,11 +160,11 @@ def by_question(results: list) -> str:
     for result in results:
         for question in result["questions"]:
             steps.setdefault(question, []).append(f"{result['id']} {result['status']}")
-    return "\n".join(f"{question:<16} {', '.join(told)}" for question, told in steps.items())
+    return "\n".join(f"{question:<16} {', '.join(rows)}" for question, rows in steps.items())
 
 
 def write_whole(path: str, report: dict) -> None:
-    """In one go: whoever ends the probe meanwhile leaves the file as it was before."""
+    """In one go: if the probe is ended meanwhile, the file is as it was before."""
     fresh = f"{path}.new"
     with open(fresh, "w") as out:
         json.dump(report, out, indent=2, sort_keys=False)
@@ -242,8 +242,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, too
     with contextlib.ExitStack() as undo:
         try:
-            env, told = undo.enter_context(machine.node(given.simulated))
-            facts = {"simulated": given.simulated, **told}
+            env, found = undo.enter_context(machine.node(given.simulated))
+            facts = {"simulated": given.simulated, **found}
             results = results_before(given.out, facts) if given.out and given.step else {}
         except (machine.NoDriver, ValueError) as problem:
             parser.error(str(problem))

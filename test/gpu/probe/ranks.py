@@ -17,7 +17,7 @@ from step import Context
 SIZE = 2
 SLICE = 8 << 30
 WINDOWS = 2
-#: Steps are asked for in portions of about so long, and nobody is waited for longer than PATIENCE_S.
+#: Steps are asked for in portions of about so long, and the wait for an answer ends after PATIENCE_S.
 PORTION_S = 0.25
 PATIENCE_S = 20
 ALONE, BESIDE = 50, (30, 60)
@@ -30,8 +30,8 @@ class Stuck(Exception):
 
 
 class Pair:
-    """Two ranks of one program, each on a GPU of its own where there are two. `begin(rank, device)` is what each is told
-    first, as a request and its words."""
+    """Two ranks of one program, each on a GPU of its own where there are two. `begin(rank, device)` is the
+    first request to each, with its arguments."""
 
     def __init__(self, program: str, devices: list, begin, env: dict, members: list):
         self.ranks, self.steps, self.seconds, self.right, self.last = [], 0, 0.0, True, []
@@ -109,7 +109,7 @@ class Running:
 
 
 def charged(judge: arbiter.Arbiter, index: int, windows: list) -> list:
-    """Percent of each GPU as charged to a page, by windows between the arbiter's words."""
+    """Percent of each GPU as charged to a page, by windows between two reports of the arbiter."""
     gpus = range(len(windows[0][1][index]))
     shares = [[(after[1][index][gpu]["chargedNs"] - before[1][index][gpu]["chargedNs"]) / 1e7 / (after[0] - before[0])
                for before, after in zip(windows, windows[1:])] for gpu in gpus]
@@ -121,11 +121,11 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
     with contextlib.ExitStack() as undo:
         running = [undo.enter_context(Running(pair, ungated_s * 100 / percent))
                    for pair, percent in zip(pairs, percents)]
-        judge.told()  # which may be from before
+        judge.report()  # which may be from before
         windows = []
         while len(windows) <= WINDOWS:
-            told = judge.told()
-            windows.append((time.monotonic(), told["gpus"]))
+            report = judge.report()
+            windows.append((time.monotonic(), report["gpus"]))
     seen = []
     for index, (one, percent) in enumerate(zip(running, percents)):
         step_s = one.step_s()
@@ -139,7 +139,7 @@ def watch(judge: arbiter.Arbiter, pairs: list, percents: tuple, ungated_s: float
 
 def observe(context: Context, env: dict, program: str, begin, start_s: float, prepare=None) -> dict:
     """A pair bare; one in a grant of ALONE percent of each GPU; two beside each other with BESIDE. `begin(folder)` gives
-    what Pair is told, `prepare` is asked of a rank of each pair before it runs, first of one that has the GPUs for itself."""
+    what Pair is given, `prepare` is asked of a rank of each pair before it runs, first of one that has the GPUs for itself."""
     uuids = [gpu["uuid"] for gpu in gpus(env)[:SIZE]]
     devices = [rank % len(uuids) for rank in range(SIZE)]
     data = {"gpus": len(uuids), "ranks": SIZE}
@@ -183,14 +183,14 @@ def observe(context: Context, env: dict, program: str, begin, start_s: float, pr
         judge.plan(list(zip(given, BESIDE)))
         gone = data["alone"]["stuck"] or data["alone"]["failed"]
         data["beside"] = [] if gone else watch(judge, pairs, BESIDE, ungated_s)
-        judge.told()  # which may be from before the end
-        pages = judge.told()["gpus"]
+        judge.report()  # which may be from before the end
+        pages = judge.report()["gpus"]
     data["launches"] = [{"made": sum(answer.get("launches", 0) for answer in one.last),
                          "counted": sum(gpu["launches"] for gpu in pages[index])} for index, one in enumerate(pairs)]
     seen = [data["alone"], *data["beside"]]
     data["allRight"] = data["ungated"]["right"] and all(one["right"] for one in seen)
-    data["nobodyStuck"] = not any(one["stuck"] for one in seen)
-    data["nobodyFailed"] = not any(one["failed"] for one in seen)
+    data["noneStuck"] = not any(one["stuck"] for one in seen)
+    data["noneFailed"] = not any(one["failed"] for one in seen)
     return data
 
 
@@ -198,12 +198,12 @@ def said(data: dict) -> str:
     def one(seen: dict) -> str:
         gpus = "/".join(f"{gpu['mean']:g}±{gpu['spread']:g}" for gpu in seen["chargedPercent"])
         pace = f"{seen['slowdown']:g} times as long a step" if seen["slowdown"] else "no step"
-        ended = "".join(f", {word} ({seen[key]})" for key, word in (("stuck", "STUCK"), ("failed", "FAILED")) if seen[key])
+        ended = "".join(f", {label} ({seen[key]})" for key, label in (("stuck", "STUCK"), ("failed", "FAILED")) if seen[key])
         return f"{gpus} of {seen['granted']} %, {pace}{ended}"
 
     beside = " and ".join(one(seen) for seen in data["beside"]) or "not asked"
     return (f"{data['ranks']} ranks on {data['gpus']} GPU{'s' if data['gpus'] > 1 else ''}, a step takes "
             f"{data['ungated']['stepSeconds'] * 1e3:.2f} ms without us; alone {one(data['alone'])}; two pairs beside each "
             f"other {beside}; results are "
-            f"{'right' if data['allRight'] else 'WRONG'}, {'nobody' if data['nobodyStuck'] else 'SOMEBODY'} was stuck, "
-            f"{'nobody' if data['nobodyFailed'] else 'SOMEBODY'} failed")
+            f"{'right' if data['allRight'] else 'WRONG'}, {'none' if data['noneStuck'] else 'SOME'} stuck, "
+            f"{'none' if data['noneFailed'] else 'SOME'} failed")

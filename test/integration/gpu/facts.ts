@@ -88,8 +88,8 @@ export const COMPARED: readonly string[] = [
   'nvml.pidnamespace/outside/computeList',
   'leases/allLaunchesCounted',
   'gating.standin/allRight',
-  'gating.standin/nobodyStuck',
-  'gating.standin/nobodyFailed',
+  'gating.standin/noneStuck',
+  'gating.standin/noneFailed',
   'gating.standin/allLaunchesCounted',
   'mps/memory/clients',
 ];

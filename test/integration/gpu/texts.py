@@ -30,13 +30,13 @@ def texts_of(path: pathlib.Path) -> dict:
 def main() -> None:
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(PROBE), str(PROBE / "clients"), str(PROBE / "programs")]
-    told = {"texts": {}, "entries": {}}
+    found = {"texts": {}, "entries": {}}
     for path in sorted(PROBE.rglob("*.py")):
         if ENTRY not in path.read_text():
             continue
-        told["entries"][str(path.relative_to(PROBE))] = path.read_text().count(ENTRY)
-        told["texts"].update(texts_of(path))
-    print(json.dumps(told))
+        found["entries"][str(path.relative_to(PROBE))] = path.read_text().count(ENTRY)
+        found["texts"].update(texts_of(path))
+    print(json.dumps(found))
 
 
 main()

@@ -1,6 +1,6 @@
-/* The account: the ledger's file against the node's own books, process by process and kind by kind. What a process
- * inherited (memory that another one made and gave up or died of) is in no row of the ledger, unless its owner's row
- * has it as shared; all else is equal to the byte. */
+/* Compares the usage ledger's file with what is in use on the simulated GPUs, process by process and kind by kind. Memory
+ * that another process made and gave up, or left at its end, is in no row of the ledger unless its owner's row has it
+ * as shared; all else is equal to the byte. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -111,23 +111,23 @@ uint64_t check_exported(uint32_t gpu) {
 
 static const char *compare(const struct subject *subject, uint32_t gpu) {
     static char text[512];
-    struct parts books = parts_of(gpu, subject->pid);
+    struct parts actual = parts_of(gpu, subject->pid);
     const struct cot_slot_gpu none = {0}, *row = &none;
     for (unsigned i = 0; i < slot_count; i++) {
         if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].gpu[gpu];
     }
     /* What was exported may stay charged after its owner has given it up. */
-    bool same = row->held - row->pool - (books.held - books.pool) <= row->shared && row->context == books.context &&
-                row->managed == books.managed && row->pending == 0 &&
-                (subject->stale ? row->pool >= books.pool : row->pool == books.pool);
-    bool covered = row->held + row->pending >= books.held;
+    bool same = row->held - row->pool - (actual.held - actual.pool) <= row->shared && row->context == actual.context &&
+                row->managed == actual.managed && row->pending == 0 &&
+                (subject->stale ? row->pool >= actual.pool : row->pool == actual.pool);
+    bool covered = row->held + row->pending >= actual.held;
     if (subject->unsure ? covered : same) return NULL;
     snprintf(text, sizeof text,
-             "pid %d on GPU %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; books %lld "
+             "pid %d on GPU %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; on the GPU %lld "
              "of it context %lld managed %lld pool %lld%s",
              (int)subject->pid, gpu, (long long)row->held, (long long)row->pending, (long long)row->context,
-             (long long)row->managed, (long long)row->pool, (long long)books.held, (long long)books.context,
-             (long long)books.managed, (long long)books.pool, subject->unsure ? "; it may be more" : "");
+             (long long)row->managed, (long long)row->pool, (long long)actual.held, (long long)actual.context,
+             (long long)actual.managed, (long long)actual.pool, subject->unsure ? "; it may be more" : "");
     return text;
 }
 

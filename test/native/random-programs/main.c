@@ -1,10 +1,10 @@
-/* Conducts a random program of several processes in one grant and holds the account to the books after each step:
- *   books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...]
+/* Conducts a random program of several processes in one grant and compares ledger and GPU after each step:
+ *   random_programs NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...]
  *         [--only FILE] [--say]
  * NODE is the simulated node's folder, GRANT the container's files for two GPUs, SCRATCH a folder for this run alone.
- * In bursts all processes do N steps each at once, in LANES threads, some are killed meanwhile, and the account is
- * taken between. Of what processes do by themselves --verbs leaves all but these out; --only leaves all steps but those
- * of a file out; --say prints each step. One line of JSON at the end; exit 1 if something was wrong. */
+ * In bursts all processes do N steps each at once, in LANES threads, while some are killed; the comparison is made
+ * between bursts. With --verbs, processes do only these steps by themselves; with --only, only the steps that the file
+ * names; --say prints each step. One line of JSON at the end; exit 1 if something was wrong. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,162 +22,26 @@
 #include <unistd.h>
 
 #include "../../../native/shared-memory/limits_page.h"
-#include "random_programs.h"
-
-struct process {
-    pid_t pid; /* 0: none */
-    int socket, pidfd;
-    struct sim_plan *plan;
-    char plan_path[300];
-    bool stale, unsure, away;
-    uint64_t saved[GPUS]; /* what left with its checkpoint */
-};
-static struct process processes[PROCESSES];
-static struct shared *shared;
-static const char *scratch, *node, *grant;
-static char socket_path[96];
-static int listener;
+#include "conductor.h"
 static bool say;
-static const char *wrong;
-static char wrong_text[700];
 static uint64_t now_at; /* step */
-static struct {
-    uint64_t steps, done, refusals, deaths, births, failures, pauses, checks;
-} counts;
 static char failed_symbols[256][64];
 static unsigned failed_symbol_count;
 
-static void fail(const char *text) {
-    if (wrong) return;
-    snprintf(wrong_text, sizeof wrong_text, "%s", text);
-    wrong = wrong_text;
-}
-
-/* ---- processes ---- */
-
-static void *make_file(const char *path, size_t bytes) {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    void *map = fd < 0 || ftruncate(fd, (off_t)bytes) ? MAP_FAILED
-                                                      : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
-        perror(path);
-        exit(2);
-    }
-    close(fd);
-    return map;
-}
-
-static void set_environment(unsigned index) {
-    char path[4200];
-    setenv("COTENANT_SIM_PLAN", processes[index].plan_path, 1);
-    snprintf(path, sizeof path, "%s/shared", scratch);
-    setenv("BOOKS_SHARED", path, 1);
-    if (index % 2) setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
-    else unsetenv("CUDA_VISIBLE_DEVICES");
-    snprintf(path, sizeof path, "%s/lib", node);
-    setenv("LD_LIBRARY_PATH", path, 1);
-    const char *first = getenv("BOOKS_PRELOAD");
-    snprintf(path, sizeof path, "%s%s%s/libcotenant.so", first ? first : "", first ? " " : "", grant);
-    setenv("LD_PRELOAD", path, 1);
-}
-
-/* False: it is gone. */
-static bool hear(struct process *process, struct answer *answer) {
-    for (;;) {
-        if (atomic_load(&process->plan->met) && process->plan->act == SIM_PLAN_PAUSE) {
-            struct subject subjects[PROCESSES];
-            for (unsigned i = 0; i < PROCESSES; i++) {
-                bool this_one = &processes[i] == process;
-                subjects[i] = (struct subject){processes[i].pid, processes[i].stale, processes[i].unsure || this_one};
-            }
-            counts.pauses++;
-            counts.checks++;
-            const char *text = check_read() ? check_all(subjects, PROCESSES) : "the books cannot be read";
-            if (text) {
-                snprintf(wrong_text, sizeof wrong_text, "before its %s: %s", process->plan->symbol, text);
-                wrong = wrong ? wrong : wrong_text;
-            }
-            atomic_store(&process->plan->at, 0);
-            atomic_store(&process->plan->met, 0);
-        }
-        ssize_t length = recv(process->socket, answer, sizeof *answer, MSG_DONTWAIT);
-        if (length == (ssize_t)sizeof *answer) return true;
-        if (length >= 0 || (errno != EAGAIN && errno != EINTR)) return false;
-        if (process->plan->at && process->plan->act == SIM_PLAN_PAUSE) {
-            sched_yield();
-        } else {
-            struct pollfd wait = {.fd = process->socket, .events = POLLIN};
-            if (poll(&wait, 1, 60000) == 0) {
-                fail("a process does not answer within a minute");
-                return false;
-            }
-        }
-    }
-}
-
-static void wait_for_end(struct process *process) {
-    struct pollfd wait = {.fd = process->pidfd, .events = POLLIN};
-    if (poll(&wait, 1, 60000) != 1) fail("a process does not end within a minute");
-    close(process->pidfd);
-    close(process->socket);
-    process->pid = 0;
-    process->stale = process->unsure = process->away = false;
-    atomic_store(&process->plan->at, 0);
-    atomic_store(&process->plan->met, 0);
-    counts.deaths++;
-}
-
-static void kill_process(struct process *process) {
-    if (!process->pid) return;
-    kill(process->pid, SIGKILL);
-    wait_for_end(process);
-}
-
-/* The next one that reports. */
-static void welcome(struct process *process) {
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    struct answer answer;
-    struct pollfd wait = {.fd = listener, .events = POLLIN};
-    atomic_store(&process->plan->at, 0);
-    atomic_store(&process->plan->met, 0);
-    process->socket = poll(&wait, 1, 60000) == 1 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
-    if (process->socket < 0 || getsockopt(process->socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-        fail("a process does not start within a minute");
-        return;
-    }
-    process->pid = peer.pid;
-    process->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
-    counts.births++;
-    if (!hear(process, &answer) || answer.result != ABI_SUCCESS) fail("cuInit does not succeed");
-}
-
-static void start_process(struct process *process) {
-    char program[4096] = {0};
-    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) exit(2);
-    pid_t child = fork();
-    if (child == 0) {
-        set_environment((unsigned)(process - processes));
-        execl(program, program, "--worker", socket_path, (char *)NULL);
-        _exit(127);
-    }
-    welcome(process);
-}
-
-/* ---- the account ---- */
+/* ---- ledger and GPU compared ---- */
 
 static void account(void) {
     struct subject subjects[PROCESSES];
     for (unsigned i = 0; i < PROCESSES; i++)
         subjects[i] = (struct subject){processes[i].pid, processes[i].stale, processes[i].unsure};
-    counts.checks++;
-    const char *text = check_read() ? check_all(subjects, PROCESSES) : "the books cannot be read";
+    run.counts.checks++;
+    const char *text = check_read() ? check_all(subjects, PROCESSES) : "the usage on the GPUs cannot be read";
     if (text) fail(text);
     for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
         uint64_t charged = check_charged(gpu, 0);
-        shared->left[gpu] = charged < shared->grant[gpu] ? shared->grant[gpu] - charged : 0;
+        run.shared->left[gpu] = charged < run.shared->grant[gpu] ? run.shared->grant[gpu] - charged : 0;
     }
-    if (atomic_load(&shared->wrong_forks)) fail("a forked child had CUDA");
+    if (atomic_load(&run.shared->wrong_forks)) fail("a forked child had CUDA");
 }
 
 static void judge(const struct step *step, struct process *process, const struct answer *answer) {
@@ -189,7 +53,7 @@ static void judge(const struct step *step, struct process *process, const struct
         for (uint32_t gpu = 0; gpu < GPUS; gpu++) {
             charged[gpu] = check_charged(gpu, 0);
             need[gpu] = restore ? process->saved[gpu] : answer->need[gpu];
-            right = right || (need[gpu] && charged[gpu] + check_exported(gpu) + need[gpu] > shared->grant[gpu]);
+            right = right || (need[gpu] && charged[gpu] + check_exported(gpu) + need[gpu] > run.shared->grant[gpu]);
         }
         if (!right) {
             snprintf(text, sizeof text, "refused although it fits: %s of %llu, %llu beside %llu, %llu",
@@ -199,12 +63,12 @@ static void judge(const struct step *step, struct process *process, const struct
         }
     }
     if (answer->informed) {
-        uint64_t total = shared->grant[answer->gpu], left = total - check_charged(answer->gpu, 0);
+        uint64_t total = run.shared->grant[answer->gpu], left = total - check_charged(answer->gpu, 0);
         bool stale = false;
         for (unsigned i = 0; i < PROCESSES; i++) stale = stale || processes[i].stale || processes[i].unsure;
         if (answer->total_bytes != total || answer->free_bytes > left ||
             (!stale && answer->free_bytes + check_exported(answer->gpu) < left)) {
-            snprintf(text, sizeof text, "told %llu of %llu free on GPU %u, where it is %llu of %llu",
+            snprintf(text, sizeof text, "cuMemGetInfo reports %llu of %llu free on GPU %u, not %llu of %llu",
                      (unsigned long long)answer->free_bytes, (unsigned long long)answer->total_bytes, answer->gpu,
                      (unsigned long long)left, (unsigned long long)total);
             fail(text);
@@ -212,13 +76,8 @@ static void judge(const struct step *step, struct process *process, const struct
     }
 }
 
-static bool ask(struct process *process, const struct request *request, struct answer *answer) {
-    if (send(process->socket, request, sizeof *request, MSG_NOSIGNAL) != (ssize_t)sizeof *request) return false;
-    return hear(process, answer);
-}
-
 static void note_failure(const char *symbol) {
-    counts.failures++;
+    run.counts.failures++;
     for (unsigned i = 0; i < failed_symbol_count; i++) {
         if (!strcmp(failed_symbols[i], symbol)) return;
     }
@@ -245,7 +104,7 @@ static void conduct(const struct step *step, struct process *process) {
     struct request request = {.order = DO_STEP, .step = *step};
     struct answer answer;
     struct process *other = &processes[(step->process + 1 + step->random[0] % (PROCESSES - 1)) % PROCESSES];
-    snprintf(request.socket, sizeof request.socket, "%s", socket_path);
+    snprintf(request.socket, sizeof request.socket, "%s", run.socket_path);
     switch (step->verb) {
     case VERB_KILL: kill_process(process); break;
     case VERB_EXIT:
@@ -272,7 +131,7 @@ static void do_step(const struct step *step) {
     struct request request = {.order = DO_STEP, .step = *step};
     struct answer answer = {0};
     if (!process->pid) start_process(process);
-    if (wrong) return;
+    if (run.wrong) return;
     if (step->verb < VERB_FIRST) {
         if (say)
             fprintf(stderr, "%llu: process %u %s (pid %d)\n", (unsigned long long)step->number, step->process,
@@ -297,8 +156,8 @@ static void do_step(const struct step *step) {
         account();
         return;
     }
-    counts.done++;
-    counts.refusals += answer.refusals;
+    run.counts.done++;
+    run.counts.refusals += answer.refusals;
     process->stale = answer.stale;
     bool failed = met && plan->act == SIM_PLAN_FAIL;
     if (failed) note_failure(plan->symbol);
@@ -310,7 +169,7 @@ static void do_step(const struct step *step) {
     bool was_away = process->away;
     process->unsure = failed;
     account();
-    if (wrong) return;
+    if (run.wrong) return;
     process->away = was_away;
     if (!failed) judge(step, process, &answer);
     process->away = answer.away;
@@ -324,10 +183,10 @@ static void do_step(const struct step *step) {
 static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) {
     bool asked[PROCESSES] = {false};
     uint64_t number = mix_of(seed, first, 100);
-    memset(shared->left, 0, sizeof shared->left);
-    shared->at_once = true;
+    memset(run.shared->left, 0, sizeof run.shared->left);
+    run.shared->at_once = true;
     struct process *victim = number % 2 ? &processes[number / 2 % PROCESSES] : NULL;
-    for (unsigned i = 0; i < PROCESSES && !wrong; i++) {
+    for (unsigned i = 0; i < PROCESSES && !run.wrong; i++) {
         struct process *process = &processes[i];
         struct request request = {.order = DO_BURST, .first = first + i * each, .count = each, .lanes = lanes};
         if (!process->pid) start_process(process);
@@ -336,7 +195,7 @@ static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) 
         atomic_store(&process->plan->met, 0);
         atomic_store(&process->plan->calls, 0);
         atomic_store(&process->plan->at, (uint32_t)(mix_of(seed, first, 101 + i) % (each * 6)));
-        asked[i] = !wrong && send(process->socket, &request, sizeof request, MSG_NOSIGNAL) > 0;
+        asked[i] = !run.wrong && send(process->socket, &request, sizeof request, MSG_NOSIGNAL) > 0;
     }
     if (victim) {
         usleep((useconds_t)(number / 64 % (each * 40)));
@@ -348,18 +207,18 @@ static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) 
         bool alive = asked[i] && hear(process, &answer) && process != victim;
         if (alive) {
             process->away = answer.away;
-            counts.done += answer.steps;
-            counts.refusals += answer.refusals;
+            run.counts.done += answer.steps;
+            run.counts.refusals += answer.refusals;
             if (atomic_load(&process->plan->met)) note_failure(process->plan->symbol);
         } else {
             if (process != victim) fail("a process ended by itself");
             wait_for_end(process);
         }
     }
-    for (unsigned i = 0; i < PROCESSES && !wrong; i++) {
+    for (unsigned i = 0; i < PROCESSES && !run.wrong; i++) {
         if (processes[i].pid) settle(&processes[i]);
     }
-    if (!wrong) account();
+    if (!run.wrong) account();
 }
 
 /* ---- what there is to be conducted ---- */
@@ -367,14 +226,14 @@ static void burst(uint64_t seed, uint64_t first, uint64_t each, uint32_t lanes) 
 static bool read_grant(void) {
     char path[4200];
     struct cot_limits_page page;
-    snprintf(path, sizeof path, "%s/limits", grant);
+    snprintf(path, sizeof path, "%s/limits", run.grant);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool read_all = fd >= 0 && read(fd, &page, sizeof page) == (ssize_t)sizeof page && page.header.gpu_count == GPUS;
     if (fd >= 0) close(fd);
     for (unsigned i = 0; i < GPUS && read_all; i++) {
-        shared->grant[i] = page.gpus[i].memory_bytes;
-        shared->context[i] = page.gpus[i].context_bytes;
-        shared->granule[i] = page.gpus[i].granule_bytes;
+        run.shared->grant[i] = page.gpus[i].memory_bytes;
+        run.shared->context[i] = page.gpus[i].context_bytes;
+        run.shared->granule[i] = page.gpus[i].granule_bytes;
     }
     return read_all;
 }
@@ -382,20 +241,20 @@ static bool read_grant(void) {
 static bool prepare(uint64_t seed) {
     char path[4200];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(path, sizeof path, "%s/shared", scratch);
-    shared = make_file(path, sizeof *shared);
-    shared->seed = seed;
+    snprintf(path, sizeof path, "%s/shared", run.scratch);
+    run.shared = make_file(path, sizeof *run.shared);
+    run.shared->seed = seed;
     for (unsigned i = 0; i < PROCESSES; i++) {
-        snprintf(processes[i].plan_path, sizeof processes[i].plan_path, "%s/plan%u", scratch, i);
+        snprintf(processes[i].plan_path, sizeof processes[i].plan_path, "%s/plan%u", run.scratch, i);
         processes[i].plan = make_file(processes[i].plan_path, sizeof *processes[i].plan);
     }
-    snprintf(socket_path, sizeof socket_path, "%s/socket", scratch);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", socket_path);
-    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 16) != 0) return false;
+    snprintf(run.socket_path, sizeof run.socket_path, "%s/socket", run.scratch);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", run.socket_path);
+    run.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (bind(run.listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(run.listener, 16) != 0) return false;
     signal(SIGCHLD, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    return read_grant() && check_open(node, grant, getpid(), shared->grant);
+    return read_grant() && check_open(run.node, run.grant, getpid(), run.shared->grant);
 }
 
 /* Asked of one number after the other; the file has those that are chosen in the same order, a line each. */
@@ -427,7 +286,7 @@ int main(int argc, char **argv) {
     uint32_t lanes = 1;
     uint64_t chosen = UINT64_MAX;
     if (argc < 6)
-        return fputs("usage: books NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...] "
+        return fputs("usage: random_programs NODE GRANT SCRATCH SEED STEPS [--burst N LANES] [--verbs NAME,...] "
                      "[--only FILE] [--say]\n",
                      stderr),
                2;
@@ -439,16 +298,16 @@ int main(int argc, char **argv) {
             each = strtoull(argv[++i], NULL, 10), lanes = (uint32_t)atoi(argv[++i]);
         else return 2;
     }
-    node = argv[1];
-    grant = argv[2];
-    scratch = argv[3];
+    run.node = argv[1];
+    run.grant = argv[2];
+    run.scratch = argv[3];
     uint64_t seed = strtoull(argv[4], NULL, 10);
-    counts.steps = strtoull(argv[5], NULL, 10);
+    run.counts.steps = strtoull(argv[5], NULL, 10);
     FILE *only = NULL;
     if (lanes < 1 || lanes > LANES || !prepare(seed) || (list && !(only = fopen(list, "re"))))
-        return fputs("books: cannot begin\n", stderr), 2;
-    shared->verbs = chosen;
-    for (now_at = 0; now_at < counts.steps && !wrong; now_at += each ? each * PROCESSES : 1) {
+        return fputs("random_programs: cannot begin\n", stderr), 2;
+    run.shared->verbs = chosen;
+    for (now_at = 0; now_at < run.counts.steps && !run.wrong; now_at += each ? each * PROCESSES : 1) {
         struct step step = step_of(seed, now_at);
         if (each) burst(seed, now_at, each, lanes);
         else if (is_chosen(only, now_at)) do_step(&step);
@@ -456,12 +315,12 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < PROCESSES; i++) kill_process(&processes[i]);
     if (only) fclose(only);
     printf("{\"wrong\":");
-    if (wrong) printf("\"%s\",\"at\":%llu", wrong, (unsigned long long)now_at - (each ? each * PROCESSES : 1));
+    if (run.wrong) printf("\"%s\",\"at\":%llu", run.wrong, (unsigned long long)now_at - (each ? each * PROCESSES : 1));
     else printf("null");
     printf(",\"done\":%llu,\"refusals\":%llu,\"deaths\":%llu,\"births\":%llu,\"failures\":%llu,\"failedSymbols\":%u,"
            "\"pauses\":%llu,\"checks\":%llu}\n",
-           (unsigned long long)counts.done, (unsigned long long)counts.refusals, (unsigned long long)counts.deaths,
-           (unsigned long long)counts.births, (unsigned long long)counts.failures, failed_symbol_count,
-           (unsigned long long)counts.pauses, (unsigned long long)counts.checks);
-    return wrong ? 1 : 0;
+           (unsigned long long)run.counts.done, (unsigned long long)run.counts.refusals, (unsigned long long)run.counts.deaths,
+           (unsigned long long)run.counts.births, (unsigned long long)run.counts.failures, failed_symbol_count,
+           (unsigned long long)run.counts.pauses, (unsigned long long)run.counts.checks);
+    return run.wrong ? 1 : 0;
 }

@@ -2,8 +2,8 @@
  * they share. Every step follows from the seed and its own number alone, and means something whatever became of the
  * steps before it: so any part of a program is a program, and a failure can be shrunk.
  *
- * main.c conducts the processes, check.c compares the ledger with the node's own books, worker.c and the verbs are what
- * each process does. */
+ * main.c conducts the processes of processes.c, check.c compares the usage ledger with the GPUs, worker.c and the verbs
+ * are what each process does. */
 #pragma once
 
 #include <stdatomic.h>
@@ -107,11 +107,11 @@ struct subject {
     bool unsure; /* the driver did not answer it: it may be charged for too much */
 };
 bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[GPUS]);
-/* Reads the books, then the ledger; false: they could not be read. */
+/* Reads what is in use on the GPUs, then the ledger; false: they could not be read. */
 bool check_read(void);
 /* NULL: all is as it must be; else what is not. */
 const char *check_all(const struct subject *subjects, unsigned count);
-/* What the container's processes are to pay, all of them or one, by the books as last read. */
+/* What the container's processes are to pay, all of them or one, as last read. */
 uint64_t check_charged(uint32_t gpu, pid_t pid);
 /* Bytes that the container's processes have exported: they may be charged after their owner gave them up. */
 uint64_t check_exported(uint32_t gpu);

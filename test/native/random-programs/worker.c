@@ -28,7 +28,7 @@ static void *driver;
 void *driver_find(const char *name) {
     void *function = dlsym(driver, name);
     if (!function) {
-        fprintf(stderr, "books: no %s: %s\n", name, dlerror());
+        fprintf(stderr, "random_programs: no %s: %s\n", name, dlerror());
         _exit(3);
     }
     return function;
@@ -308,7 +308,7 @@ static void *map_file(const char *name, size_t bytes) {
     int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     void *map = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
-        fprintf(stderr, "books: cannot map %s\n", name);
+        fprintf(stderr, "random_programs: cannot map %s\n", name);
         _exit(3);
     }
     close(fd);
@@ -326,7 +326,7 @@ static bool start(void) {
 int worker_main(int argc, char **argv) {
     signal(SIGCHLD, SIG_IGN);
     if (argc != 3 || !report(argv[2])) return 3;
-    shared = map_file("BOOKS_SHARED", sizeof *shared);
+    shared = map_file("RANDOM_PROGRAMS_SHARED", sizeof *shared);
     plan = map_file("COTENANT_SIM_PLAN", sizeof *plan);
     struct answer answer = {.result = start() ? ABI_SUCCESS : ABI_ERROR_NOT_INITIALIZED};
     struct request request;

@@ -10,7 +10,7 @@ import type { ExecutionContext } from 'ava';
 import { MIB, makeGrant } from '../product/grant.ts';
 import { BUILD, environment, startNode, temporaryFolder } from './node.ts';
 
-export type BooksResult = {
+export type ProgramResult = {
   readonly wrong: string | null;
   /** The step at which it was found; for a burst, its first step. */
   readonly at?: number;
@@ -23,7 +23,7 @@ export type BooksResult = {
   readonly pauses: number;
   readonly checks: number;
 };
-export type BooksProgram = {
+export type RandomProgram = {
   readonly seed: number;
   readonly steps: number;
   /** All processes at once: so many steps between two checks, in so many threads per process. */
@@ -35,10 +35,10 @@ const SHRINK_MS = 40_000;
 /** A sanitizer slows each step, so there are few of them: the test then looks at memory errors, not at amounts. */
 export const SANITIZED = process.env.COTENANT_SANITIZER_PRELOAD !== undefined;
 /** Factor on the number of steps. */
-export const BOOKS_SHARE = SANITIZED ? 0.2 : Number(process.env.COTENANT_BOOKS_SHARE ?? 1);
+export const STEPS_FACTOR = SANITIZED ? 0.2 : Number(process.env.COTENANT_RANDOM_STEPS ?? 1);
 
 /** Runs a program; if it goes wrong, the test fails with what is needed to reproduce it. */
-export async function runBooks(t: ExecutionContext, program: BooksProgram): Promise<BooksResult> {
+export async function runProgram(t: ExecutionContext, program: RandomProgram): Promise<ProgramResult> {
   const node = await startNode(t, '--gpu', 't4,context=8Mi', '--gpu', 'l4,context=10Mi,granule=4Mi');
   const scratch = temporaryFolder(t);
   const run = async (steps: number, ...argv: string[]) => {
@@ -47,14 +47,14 @@ export async function runBooks(t: ExecutionContext, program: BooksProgram): Prom
       { gpu: 1, memoryBytes: 120 * MIB },
     ]);
     const preload = process.env.COTENANT_SANITIZER_PRELOAD;
-    const env = { ...environment({}), LD_PRELOAD: '', ...(preload ? { BOOKS_PRELOAD: preload } : {}) };
+    const env = { ...environment({}), LD_PRELOAD: '', ...(preload ? { RANDOM_PROGRAMS_PRELOAD: preload } : {}) };
     const place = [node.folder, grant.folder, mkdtempSync(join(scratch, 'run-'))];
     const burst = program.burst ? ['--burst', String(program.burst.steps), String(program.burst.lanes)] : [];
     const args = [...place, String(program.seed), String(steps), ...burst, ...argv];
     const child = spawn(join(BUILD, 'tests/random_programs'), args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
     const [stdout, stderr, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
-    if (status !== 0 && status !== 1) throw new Error(`books ended with ${status}: ${stdout}${stderr}`);
-    return { result: JSON.parse(stdout) as BooksResult, said: stderr };
+    if (status !== 0 && status !== 1) throw new Error(`random_programs ended with ${status}: ${stdout}${stderr}`);
+    return { result: JSON.parse(stdout) as ProgramResult, said: stderr };
   };
   const { result } = await run(program.steps);
   t.log(`seed ${program.seed}:`, result);

@@ -1,4 +1,4 @@
-"""A process that holds memory of the GPU and runs kernels, as it is told."""
+"""A process that holds memory of the GPU and runs kernels, on request."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ def gpus() -> dict:
 
 
 def prepare(us: int, measured=None, batch=None) -> dict:
-    """Makes a kernel of about so many microseconds and measures it, on a GPU that nobody else uses; or makes it as
+    """Makes a kernel of about so many microseconds and measures it, on a GPU that no other process uses; or makes it as
     another process `measured` it, which is what that one was answered here."""
     global _work
     _work = kernels.Load(us, measured, batch)

@@ -40,8 +40,8 @@ _BATCH_S = 0.01
 
 
 class Load:
-    """Made while nobody else uses the GPU, for it measures its kernel; unless it is told what another one `measured`.
-    `batch`: kernels between two synchronizations, about 10 ms of them unless told."""
+    """Made while no other process uses the GPU, because it measures its kernel; unless `measured` is what another one found.
+    `batch`: kernels between two synchronizations, about 10 ms of them by default."""
 
     def __init__(self, us: int, measured=None, batch=None):
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()

@@ -136,13 +136,13 @@ class Peer:
 
     def exchange(self, value: int) -> int:
         self.way.sendall(value.to_bytes(4, "little"))
-        told = b""
-        while len(told) < 4:
-            more = self.way.recv(4 - len(told))
+        received = b""
+        while len(received) < 4:
+            more = self.way.recv(4 - len(received))
             if not more:
                 raise EOFError("the other process has ended")
-            told += more
-        return int.from_bytes(told, "little")
+            received += more
+        return int.from_bytes(received, "little")
 
     def step(self) -> None:
         self.steps_done += 1

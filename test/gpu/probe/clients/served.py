@@ -1,4 +1,4 @@
-"""A process that does as it is told: one JSON request per line on standard input, one answer per line on standard output.
+"""A process that serves requests: one JSON request per line on standard input, one answer per line on standard output.
 It ends when its input does."""
 
 import json
@@ -15,4 +15,4 @@ def serve(do: dict) -> None:
         except Exception as problem:
             answer = {"error": f"{type(problem).__name__}: {problem}", "code": getattr(problem, "code", None)}
         print(json.dumps({"at": time.monotonic(), **answer}), flush=True)
-    os._exit(0)  # without the driver's own leave-taking, which can wait for a kernel
+    os._exit(0)  # without the driver's own destructors, which can wait for a kernel

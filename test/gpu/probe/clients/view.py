@@ -37,7 +37,7 @@ def drop(keep: list = (), user: int = 0) -> None:
 
 
 def lists(seconds: float) -> dict:
-    """The three lists, and who used the GPU in the last seconds; pids as this process is told them."""
+    """The three lists, and which processes used the GPU in the last seconds, with the PIDs that this process gets."""
     device, answer = nvml.gpu(), {"own": os.getpid()}
     for kind in KINDS:
         try:
@@ -80,7 +80,7 @@ def _gpm(device) -> dict:
 
 
 def calls(pid: int) -> dict:
-    """The code of each call (None: the library does not have it), and whether it tells of a process of another user."""
+    """The code of each call (None: the library does not have it), and whether it reports a process of another user."""
     try:
         device = nvml.gpu()
     except nvml.NvmlError as refused:
@@ -99,7 +99,7 @@ def calls(pid: int) -> dict:
         answer[name] = {"code": code, "named": any(row["pid"] == pid for row in rows)}
     name = ctypes.create_string_buffer(256)
     answer["nvmlSystemGetProcessName"] = {
-        "code": nvml.attempt("nvmlSystemGetProcessName", ctypes.c_uint(pid), name, len(name)), "told": bool(name.value)}
+        "code": nvml.attempt("nvmlSystemGetProcessName", ctypes.c_uint(pid), name, len(name)), "named": bool(name.value)}
     answer["nvmlDeviceGetUtilizationRates"] = {"code": nvml.rates(device)[0]}
     answer["nvmlDeviceGetSamples"] = {"code": nvml.gpu_samples(device)[0]}
     return {"calls": {**answer, **_accounting(device, pid), **_gpm(device)}}

@@ -264,7 +264,7 @@ class Stages:
         return seen
 
     def spins(self) -> dict:
-        """Kernels of a known time on the green stream, one after another, which somebody else may be charging."""
+        """Kernels of a known time on the green stream, one after another, which an arbiter may be charging for."""
         self.enter("view")
         spin = cuda.Spin(SPIN_US)
         before = self.launches
@@ -313,7 +313,7 @@ class Stages:
         return {"primaryActive": is_active()}
 
     def view_ended(self) -> dict:
-        """A view is not its holder's to end; what the driver says to who tries."""
+        """A view is not its holder's to end; what the driver answers if that is tried."""
         view = ctypes.c_void_p()
         cuda.call("cuCtxFromGreenCtx", ctypes.byref(view), self.second)
         return {"destroyResult": ask("cuCtxDestroy_v2", view)}

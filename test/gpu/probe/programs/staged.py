@@ -1,5 +1,5 @@
-"""What programs share that take of a GPU in stages: modules, launches, and a line of JSON after each stage, on which
-whoever watches the GPU answers with a line of its own."""
+"""What programs share that take of a GPU in stages: modules, launches, and a line of JSON after each stage, which
+the process that watches the GPU answers with a line of its own."""
 
 import ctypes
 import json
@@ -31,7 +31,7 @@ def launch(function, *arguments, stream=None) -> None:
 
 def camel(name: str) -> str:
     first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    return first + "".join(part.capitalize() for part in rest)
 
 
 def free_bytes():
@@ -44,19 +44,19 @@ def free_bytes():
 
 def take(stages, order: tuple, after: dict) -> None:
     """One method of `stages` after another. One that is in `after` is left out where that one failed, with its code.
-    What a stage returns is told with it, as `facts`, and what comes after it, as `left`."""
+    What a stage returns is printed with it, as `facts`, and what comes after it, as `left`."""
     codes = {}
     for index, name in enumerate(order):
-        code, told = codes.get(after.get(name), 0), {"facts": {}}
+        code, more = codes.get(after.get(name), 0), {"facts": {}}
         if code:
-            told["skippedAfter"] = camel(after[name])
+            more["skippedAfter"] = camel(after[name])
         else:
             try:
-                told["facts"] = getattr(stages, name)() or {}
+                more["facts"] = getattr(stages, name)() or {}
             except cuda.CudaError as error:
-                code, told["problem"] = error.code, str(error)
+                code, more["problem"] = error.code, str(error)
         codes[name] = code
         left = [camel(later) for later in order[index + 1:]]
-        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free_bytes(), "left": left, **told}), flush=True)
+        print(json.dumps({"stage": camel(name), "result": code, "freeBytes": free_bytes(), "left": left, **more}), flush=True)
         if not sys.stdin.readline():
             return

@@ -37,7 +37,7 @@ LOCAL = HEAD + """.visible .entry local(.param .u64 out, .param .u32 first, .par
 """ % LOCAL_BYTES
 
 
-#: Data of a module's own that nobody fills: initialized, it would be as long as text, and a driver's compiler slow.
+#: Data of a module's own without initial values: initialized, it would be as long as text, and a driver's compiler slow.
 DATA_BYTES = 32 * MIB
 BIG = HEAD + """.visible .global .align 8 .u64 data[%d];
 .visible .entry reads(.param .u64 out)

@@ -11,11 +11,6 @@ from . import (
     latency,
     leases,
     mps,
-    nvml_cost,
-    nvml_lists,
-    nvml_memory,
-    nvml_rights,
-    nvml_utilization,
     othergpus,
     pools,
     residuals,
@@ -23,9 +18,10 @@ from . import (
     runtime,
     timeslice,
 )
+from .nvml import cost, lists, memory, rights, utilization
 
-_MODULES = (conformance, events, exports, gating, green, identity, latency, leases, mps, nvml_cost, nvml_lists, nvml_memory,
-            nvml_rights, nvml_utilization, othergpus, pools, residuals, rounding, runtime, timeslice)
+_MODULES = (conformance, cost, events, exports, gating, green, identity, latency, leases, lists, memory, mps, othergpus,
+            pools, residuals, rights, rounding, runtime, timeslice, utilization)
 _BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
 
 #: With these each question has been asked.

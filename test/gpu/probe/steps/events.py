@@ -125,8 +125,8 @@ def torch_streams(context: Context) -> Answer:
         try:
             judge.plan([(grant, 100)])
             data["granted"] = observe(LD_PRELOAD=grant.both)
-            judge.told()  # which may be from before the end
-            charged = judge.told()["pages"][0]
+            judge.report()  # which may be from before the end
+            charged = judge.report()["pages"][0]
         finally:
             judge.end()
     data["granted"].update(chargedSeconds=round(charged["chargedNs"] / 1e9, 6), launches=charged["launches"])

@@ -61,20 +61,20 @@ def assumptions(seen: dict) -> dict:
 
 
 def fate_of_block(seen: dict, key: str) -> dict:
-    """Whether memory that was taken in a green context's view goes with it, by the driver's words and by NVML's figures; None
+    """Whether memory that was taken in a green context's view goes with it, by the driver's results and by NVML's figures; None
     where that is not answered, or where they contradict each other."""
-    def word(code):
+    def is_gone(code):
         return True if code in GONE else False if code == 0 else None
 
     def given_back(stage: str, before: str):
         figures = seen.get(before, {}).get(key), seen.get(stage, {}).get(key)
         return None if None in figures else figures[0] - figures[1]
 
-    told = facts_of(seen, "greenEnded")
+    facts = facts_of(seen, "greenEnded")
     if seen.get("greenEnded", {}).get("result") != 0 or seen.get("block", {}).get("result") != 0:
         return {"goesWithIt": None, "byTheDriver": None, "byNvml": None}
-    words = {word(told["rangeResult"]), word(told["attributeResult"])} - {None}
-    driver = words.pop() if len(words) == 1 else None
+    fates = {is_gone(facts["rangeResult"]), is_gone(facts["attributeResult"])} - {None}
+    driver = fates.pop() if len(fates) == 1 else None
     at_once, later = given_back("greenEnded", "heapLimit"), given_back("blockFreed", "greenEnded")
     # The green context gives back less than the block by itself; a block that is freed afterwards was still there.
     nvml = (False if later is not None and later >= BLOCK // 2 else
@@ -88,10 +88,10 @@ def green(context: Context) -> Answer:
         raise NotHere("this driver has no green contexts (they came with CUDA 12.4)")
     for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",)):
         context.program(*program)
-    words = (PROGRAM, "0" if context.simulated else "1")
+    command = (PROGRAM, "0" if context.simulated else "1")
     with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
         measured = grants.calibrate(context)
-        bare = observe(tools.environment(), None, *words)
+        bare = observe(tools.environment(), None, *command)
         context.note({"calibration": measured, "bare": bare})
         if bare.get("green", {}).get("result") is None:
             raise RuntimeError(f"the process came no further than {last_of(bare) or 'its start'}")
@@ -101,9 +101,9 @@ def green(context: Context) -> Answer:
         judge = arbiter.Arbiter(context)
         try:
             judge.plan([(grant, PERCENT)])
-            granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger, *words)
-            judge.told()  # which may be from before the end
-            charged = judge.told()["pages"][0]
+            granted = observe(tools.environment(LD_PRELOAD=grant.cuda), grant.ledger, *command)
+            judge.report()  # which may be from before the end
+            charged = judge.report()["pages"][0]
         finally:
             judge.end()
     key = counted_by(bare)
@@ -135,12 +135,12 @@ def green(context: Context) -> Answer:
     left_out = "; ".join(f"in a {form} process {', '.join(f'{stage} ({why})' for stage, why in stages.items())}"
                          for form, stages in missing.items() if stages)
     goes = {True: "goes with it", False: "stays when it ends", None: "is NOT ANSWERED"}[fate["goesWithIt"]]
-    words = ", ".join(f"{who} {'goes' if said else 'stays' if said is False else 'nothing'}" for who, said in
+    stages = ", ".join(f"{who} {'goes' if said else 'stays' if said is False else 'nothing'}" for who, said in
                       (("by the driver", fate["byTheDriver"]), ("by NVML", fate["byNvml"])))
     return Answer(
         (f"NOT ANSWERED: {left_out}; " if left_out else "")
         + f"with the primary context {sizes['green']}, one more {sizes['secondGreen']}"
-        f"; what was taken in its view {goes} ({words}); the ledger adds otherwise at: "
+        f"; what was taken in its view {goes} ({stages}); the ledger adds otherwise at: "
         f"{', '.join(otherwise) or 'nothing'}; of {len(holds)} things that the interposer takes for granted do not hold: {', '.join(wrong) or 'none'}; in a grant the answers are "
         f"{'the same' if data['sameInAGrant'] else 'OTHERS'}; "
         + (f"{passed['counted']} of {made} launches passed the gate" if made else "NO launch was made")

@@ -26,8 +26,8 @@ _libc.dladdr.argtypes = [ctypes.c_void_p, ctypes.POINTER(_DlInfo)]
 
 def rows() -> list:
     lines = (ROOT / "native/abi/cuda-driver.facts").read_text().splitlines()
-    words = [line.split() for line in lines if line and not line.startswith("#")]
-    return [Row(base, int(version), mode, symbol) for base, version, mode, symbol in words if version != "-"]
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    return [Row(base, int(version), mode, symbol) for base, version, mode, symbol in rows if version != "-"]
 
 
 #: How often the driver answered a look-up with which result and status.
@@ -35,7 +35,7 @@ answers = collections.Counter()
 
 
 def look_up(base: str, version: int, flags: int):
-    """The pointer, or None where the driver knows no such entry point; or answers otherwise, which `answers` tells."""
+    """The pointer, or None where the driver knows no such entry point; or answers otherwise, which `answers` has."""
     pointer, status = ctypes.c_void_p(), ctypes.c_int(-1)
     ask = cuda.library().cuGetProcAddress_v2
     code = ask(base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status))
@@ -113,7 +113,7 @@ def identity(context: Context) -> Answer:
             "files": sorted(str(file) for file in files),
             "resultsAndStatus": dict(sorted(answers.items())),
             "sharedAddresses": shared, "newerFound": newer_found, **{name: lists[name] for name in names}}
-    # Not found is told by both: by a result, and by the status of a call that succeeded.
+    # Not found is reported by both: by a result, and by the status of a call that succeeded.
     refused = {what: times for what, times in answers.items() if what.split()[0] not in ("0", str(cuda.NOT_FOUND))}
     return Answer(
         (f"look-ups were REFUSED, by result and status: {refused}; " if refused else "")

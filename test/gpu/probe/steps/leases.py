@@ -28,13 +28,13 @@ def mean_and_spread(values: list) -> dict:
 
 def watch(judge: arbiter.Arbiter, busy: list, kernels: list) -> list:
     """Of each that is busy: percent of the GPU by its kernels, and as charged, window by window. A window is from one
-    word of the arbiter to the next, which is a second; what comes before its next one is left out, for it may be from
+    report of the arbiter to the next, which is a second; what comes before its next one is left out, for it may be from
     before a change."""
     seen = []
     for _ in range(WINDOWS + 1):
-        told = judge.told()["pages"]
+        pages = judge.report()["pages"]
         now = [child.ask("progress") for child in busy]
-        seen.append([(answer["at"], answer["kernels"], told[index]["chargedNs"]) for index, answer in enumerate(now)])
+        seen.append([(answer["at"], answer["kernels"], pages[index]["chargedNs"]) for index, answer in enumerate(now)])
     result = []
     for index in range(len(busy)):
         had, charged = [], []
@@ -91,8 +91,8 @@ def round_of(context: Context, folder: pathlib.Path, measured: dict, lengths: tu
             result["shares"][name] = [{"granted": percent, **one} for percent, one in zip(percents, held)]
             note(result)
         ran = [worker.ask("idle") for worker in workers[:running]]
-        judge.told()  # which may be from before the end
-        last = judge.told()["pages"]
+        judge.report()  # which may be from before the end
+        last = judge.report()["pages"]
         result["launches"] = [{"made": one["kernels"], "counted": last[index]["launches"]}
                               for index, one in enumerate(ran)]
         return result

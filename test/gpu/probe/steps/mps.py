@@ -84,7 +84,7 @@ def lists(device, names: dict) -> dict:
 
 def held_by(listed: dict) -> dict:
     """For each list, what it says of the clients; how much a context adds to their blocks is the GPU's own."""
-    def told(found: dict, name: str) -> str:
+    def whose(found: dict, name: str) -> str:
         if "refused" in found:
             return f"refused {found['refused']}"
         if name not in found:
@@ -93,7 +93,7 @@ def held_by(listed: dict) -> dict:
             return "without bytes"
         return "with its block" if found[name] >= SIZES[name] else "with less than its block"
 
-    return {kind: {name: told(found, name) for name in SIZES} for kind, found in listed.items()}
+    return {kind: {name: whose(found, name) for name in SIZES} for kind, found in listed.items()}
 
 
 def samples(device, names: dict) -> dict:
@@ -139,7 +139,7 @@ def observe(device, environment: dict, servers_now, note) -> dict:
 def mps(context: Context) -> Answer:
     device = nvml.gpu()
     if context.simulated:
-        # There is no daemon to simulate; programs can be told to count as its clients.
+        # There is no daemon to simulate; programs can be made to count as its clients.
         seen = observe(device, {"COTENANT_SIM_PROCESS_TYPE": "mps"}, lambda: [], context.note)
     else:
         with daemon() as places:
@@ -151,11 +151,11 @@ def mps(context: Context) -> Answer:
                 raise NotHere(f"no client can work under an MPS daemon here: {problem}") from problem
             if seen["servers"] == 0:
                 raise NotHere("the clients found no MPS server and used the GPU without it")
-    where = "; ".join(f"{kind} list {', '.join(found) or 'nobody'}" for kind, found in seen["memory"]["lists"].items())
+    where = "; ".join(f"{kind} list {', '.join(found) or 'none'}" for kind, found in seen["memory"]["lists"].items())
     named = ", ".join(f"{name} {facts['meanPercent']:.0f} % ({facts['times']} times)"
                       for name, facts in seen["utilization"].items())
     return Answer(
-        f"{where}; utilization names {named or 'nobody'}",
+        f"{where}; utilization names {named or 'none'}",
         "two clients that hold 256 and 512 MiB and are both busy, the server known from the daemon",
         seen,
     )

@@ -20,8 +20,8 @@ import json, sys
 from step import Context, NotHere
 from steps import othergpus
 try:
-    told = othergpus.ASKED[sys.argv[1]](Context(*(word == "1" for word in sys.argv[2:])))
-    print(json.dumps({"status": "answered", "answer": told.answer, "data": told.data}))
+    answer = othergpus.ASKED[sys.argv[1]](Context(*(word == "1" for word in sys.argv[2:])))
+    print(json.dumps({"status": "answered", "answer": answer.answer, "data": answer.data}))
 except NotHere as reason:
     print(json.dumps({"status": "not here", "answer": str(reason), "data": {}}))
 """
@@ -31,13 +31,13 @@ def ask(context: Context, step: str, uuid: str, env: dict, until: float) -> dict
     left = min(EACH_S, until - time.monotonic())
     if left <= 1:
         return {"status": "out of time", "answer": "the steps before it took all of the time", "data": {}}
-    words = [str(int(flag)) for flag in (context.simulated, context.managed)]
-    told = tools.run([sys.executable, "-c", CODE, step, *words],
+    flags = [str(int(flag)) for flag in (context.simulated, context.managed)]
+    result = tools.run([sys.executable, "-c", CODE, step, *flags],
                      tools.environment(**env, CUDA_VISIBLE_DEVICES=uuid, PYTHONPATH=str(tools.PROGRAMS.parent)), left)
-    told.pop("begunNs", None)
-    if told.pop("ran"):
-        return told
-    return {"status": "out of time" if told.get("outOfTime") else "failed", "answer": told["why"], "data": {}}
+    result.pop("begunNs", None)
+    if result.pop("ran"):
+        return result
+    return {"status": "out of time" if result.get("outOfTime") else "failed", "answer": result["why"], "data": {}}
 
 
 def observe(context: Context, env: dict) -> Answer:
@@ -49,11 +49,11 @@ def observe(context: Context, env: dict) -> Answer:
     data = {}
     until = time.monotonic() + ALL_S
     for name, gpu in others.items():
-        told = {step: ask(context, step, gpu["uuid"], env, until) for step in ASKED}
-        data[name] = {"compute": gpu["compute"], "steps": told}
+        steps = {step: ask(context, step, gpu["uuid"], env, until) for step in ASKED}
+        data[name] = {"compute": gpu["compute"], "steps": steps}
         context.note({"gpus": data})
-    failed = [f"{step} on {name}" for name, one in data.items() for step, told in one["steps"].items()
-              if told["status"] in ("failed", "out of time")]
+    failed = [f"{step} on {name}" for name, one in data.items() for step, result in one["steps"].items()
+              if result["status"] in ("failed", "out of time")]
     if failed:
         raise RuntimeError(f"no answer from {', '.join(failed)}")
     return Answer(

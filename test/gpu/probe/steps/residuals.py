@@ -24,10 +24,10 @@ LAST = "secondContextEnded"
 
 
 @contextlib.contextmanager
-def stages(env: dict, program: str = "stages.py", *words: str):
+def stages(env: dict, program: str = "stages.py", *arguments: str):
     """The stages of a process, one at a time: each is taken when it is asked for. None come after one that takes longer
     than WAIT_S."""
-    program = [sys.executable, str(tools.PROGRAMS / program), *words]
+    program = [sys.executable, str(tools.PROGRAMS / program), *arguments]
     child = subprocess.Popen(program, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def each():
@@ -98,12 +98,12 @@ def unanswered(seen: dict) -> dict:
 def differences(seen: dict, key: str) -> dict:
     """What each stage added, where the stage worked and both figures are known. A process that is in no list yet has
     nothing."""
-    added, before, told = {}, None, False
+    added, before, was_listed = {}, None, False
     for name, entry in seen.items():
         now = entry.get(key)
-        if now is not None and not told and key == "processBytes":
+        if now is not None and not was_listed and key == "processBytes":
             before = before or 0
-        told = told or now is not None
+        was_listed = was_listed or now is not None
         if entry["result"] == 0 and now is not None and before is not None:
             added[name] = now - before
         before = now

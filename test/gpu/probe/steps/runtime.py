@@ -61,7 +61,7 @@ class Ground:
         return answer
 
     def leased(self, program: list, timeout_s: float, **env: str) -> dict:
-        """Preloaded under an arbiter, which tells how many launches passed the gate."""
+        """Preloaded under an arbiter, which reports how many launches passed the gate."""
         self.runs += 1
         grant = grants.Grant(self.context, str(self.folder / f"leased{self.runs}"), self.slice, self.measured,
                              cores=PERCENT)
@@ -69,8 +69,8 @@ class Ground:
         try:
             judge.plan([(grant, PERCENT)])
             answer = tools.run(program, tools.environment(**env, LD_PRELOAD=grant.both), timeout_s)
-            judge.told()  # which may be from before the end
-            answer["launchesCounted"] = judge.told()["pages"][0]["launches"]
+            judge.report()  # which may be from before the end
+            answer["launchesCounted"] = judge.report()["pages"][0]["launches"]
         finally:
             judge.end()
         if answer["ran"]:
@@ -114,12 +114,12 @@ def verdict(form: dict, slice_bytes: int) -> str:
     gate = f", launches that passed the gate: {form['launchesCounted']}" if "launchesCounted" in form else ""
     held = form["totalBytes"] == slice_bytes and form["aboveResult"] == cuda.OUT_OF_MEMORY
     free = form["totalBytes"] > slice_bytes and form["aboveResult"] == 0
-    words = ["computed" if form["correct"] and form.get("graphCorrect", True) else "computed WRONG"]
-    words.append("saw and was held to the slice" if held else "saw and had the GPU" if free else
+    parts = ["computed" if form["correct"] and form.get("graphCorrect", True) else "computed WRONG"]
+    parts.append("saw and was held to the slice" if held else "saw and had the GPU" if free else
                  f"saw {form['totalBytes']} bytes, above: {form['aboveResult']}")
     if form["withinResult"] or form["afterResult"]:
-        words.append(f"within: {form['withinResult']}, afterwards: {form['afterResult']}")
-    return f"{', '.join(words)}, {form['startSeconds']:.2f} s to its first result{gate}"
+        parts.append(f"within: {form['withinResult']}, afterwards: {form['afterResult']}")
+    return f"{', '.join(parts)}, {form['startSeconds']:.2f} s to its first result{gate}"
 
 
 def answer(kinds: dict, at: Ground) -> Answer:

@@ -56,7 +56,7 @@ def summary(seen: dict) -> dict:
     kernel = statistics.median(steps)
     off, stretches, on = [], [], 0.0
     for step in steps:
-        # Half a millisecond more than a kernel takes: it waited for somebody else's work.
+        # Half a millisecond more than a kernel takes: it waited for work of another process.
         if step > kernel + 0.5e-3:
             off.append(step - kernel)
             stretches.append(on)

@@ -1,17 +1,17 @@
 // The charge of random programs over all verbs against the simulated driver's count: several processes that are
 // started, forked, replaced and killed, in one grant of two GPUs, with failures injected into any driver call.
 import test from 'ava';
-import { BOOKS_SHARE, runBooks, SANITIZED } from '../../../support/native/random-programs.ts';
+import { runProgram, SANITIZED, STEPS_FACTOR } from '../../../support/native/random-programs.ts';
 
-const STEPS = Math.round(10_000 * BOOKS_SHARE);
-const BURST_STEPS = Math.round(6000 * BOOKS_SHARE);
-const LONGEST_MS = 60_000 + 60_000 * BOOKS_SHARE;
+const STEPS = Math.round(10_000 * STEPS_FACTOR);
+const BURST_STEPS = Math.round(6000 * STEPS_FACTOR);
+const LONGEST_MS = 60_000 + 60_000 * STEPS_FACTOR;
 const seeds = (from: number, count: number) => Array.from({ length: SANITIZED ? 1 : count }, (_, i) => from + i);
 
 for (const seed of seeds(1, 10)) {
   test.serial(`random programs step by step: exact charges, no wrong refusal (${seed})`, async (t) => {
     t.timeout(LONGEST_MS);
-    const result = await runBooks(t, { seed, steps: STEPS });
+    const result = await runProgram(t, { seed, steps: STEPS });
     t.true(result.done > STEPS * 0.9);
     if (SANITIZED) return;
     t.true(result.refusals > STEPS * 0.01, 'the grant was full at times');
@@ -24,7 +24,7 @@ for (const lanes of [1, 3]) {
   for (const seed of seeds(11, 5)) {
     test.serial(`random programs at once in ${lanes} threads each: exact charges (${seed})`, async (t) => {
       t.timeout(LONGEST_MS);
-      const result = await runBooks(t, { seed, steps: BURST_STEPS, burst: { steps: 20, lanes } });
+      const result = await runProgram(t, { seed, steps: BURST_STEPS, burst: { steps: 20, lanes } });
       t.true(result.done > BURST_STEPS * 0.8);
       t.true(SANITIZED || result.refusals > BURST_STEPS * 0.01);
     });

@@ -27,7 +27,7 @@ test(`a grant that shrinks below its usage ${ROUNDS} times is never exceeded ane
   const context = node.usage().gpus[0]?.contextBytes ?? 0;
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: WORKERS * context + LARGE }]);
   const args = [join(grant.folder, 'limits'), WORKERS, ROUNDS, context, SMALL, LARGE].map(String);
-  // A shell that waits for a word, so that its pid is watched before any process exists.
+  // A shell that waits for a line, so that its pid is watched before any process exists.
   const child = spawn('/bin/sh', ['-c', 'read go; exec "$0" "$@"', join(BUILD, 'tests/resizer'), ...args], {
     env: environment({ LD_LIBRARY_PATH: node.lib }, grant.cuda),
     stdio: ['pipe', 'pipe', 'inherit'],

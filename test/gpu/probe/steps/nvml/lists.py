@@ -123,13 +123,13 @@ def detail(context: Context) -> Answer:
         raise NotHere(f"this driver has no {name}")
     with family() as members:
         pids = two_clients(members)
-        modes = {word: detail_mode(device, mode, pids) for word, mode in DETAIL_MODES.items()}
+        modes = {name: detail_mode(device, mode, pids) for name, mode in DETAIL_MODES.items()}
         wrong = DetailList(24 | 2 << 24, 0, 0, 0, None)
         version_2 = nvml.attempt(name, device, ctypes.byref(wrong))
         refused, plain = nvml.listed(device)
     same = None if refused else sorted(entry["bytes"] or 0 for entry in modes["compute"]["entries"]) == sorted(
         taken or 0 for taken in plain.values())
-    said = ", ".join(f"{word} {mode['code']}" for word, mode in modes.items())
+    said = ", ".join(f"{name} {mode['code']}" for name, mode in modes.items())
     return Answer(
         f"codes by mode: {said}; entries of {modes['compute']['entryBytes']} bytes; same bytes as the plain compute "
         f"list: {f'that one answers {refused}' if refused else 'yes' if same else 'no'}",

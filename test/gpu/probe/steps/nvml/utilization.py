@@ -72,10 +72,10 @@ def windows(device, pid: int, began_us: int, ended_us: int) -> list:
 
 def best_meaning(seen: list):
     """Which reading fits the percentages best, and how far each is off on average."""
-    told = [window for window in seen if window["percent"] is not None and window["ifMeanUntilStamp"] is not None]
-    if not told:
+    known = [window for window in seen if window["percent"] is not None and window["ifMeanUntilStamp"] is not None]
+    if not known:
         return None, {}
-    off = {reading: statistics.mean(abs(window["percent"] - window[reading]) for window in told)
+    off = {reading: statistics.mean(abs(window["percent"] - window[reading]) for window in known)
            for reading in ("ifMeanUntilNow", "ifMeanUntilStamp", "ifOneSample")}
     return min(off, key=off.get), off
 
@@ -201,7 +201,7 @@ def utilization(context: Context) -> Answer:
     return Answer(
         f"a new sample every {spacing or 0:.3f} s, kept {one['keptAfterEndS'] or 0:.1f} s"
         f" ({kept or 0:.0f} samples); the percentage is best read as {words.get(one['meaning'], 'nothing known')}; two "
-        f"busy processes: really {' and '.join(f'{part:.0f}' for part in two['busyPercent'])} %, told "
+        f"busy processes: really {' and '.join(f'{part:.0f}' for part in two['busyPercent'])} %, reported "
         f"{' and '.join(f'{part or 0:.0f}' for part in two['wholeWindowPercent'])} %, sum {two['sumPercent']} against "
         f"{two['rateMeanPercent']:.0f} of the GPU",
         f"kernels of {SHORT_US} us alone, then beside {LONG_US} us, their number and length known",

@@ -1,4 +1,4 @@
-"""Which rights NVML's calls need, and what they tell a process in a PID namespace of its own."""
+"""Which rights NVML's calls need, and what they report to a process in a PID namespace of its own."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from children import Child, ChildError, child, family, until
 from step import Answer, Context, NotHere, Step
 
 SYS_ADMIN, PERFMON, CAPABILITIES = 21, 38, 41
-NOBODY = 65534
+OTHER_USER = 65534
 BUSY_US = 1000
 SEEN_S = 1.0
 
@@ -20,12 +20,12 @@ ASKERS = {
     "rootWithoutSysAdmin": {"keep": [number for number in range(CAPABILITIES) if number != SYS_ADMIN]},
     "rootWithOnlyPerfmon": {"keep": [PERFMON]},
     "rootWithoutCapabilities": {"keep": []},
-    "user": {"user": NOBODY},
+    "user": {"user": OTHER_USER},
 }
 
 
 def driver_parameters() -> dict:
-    """What the kernel module says of who may profile."""
+    """What the kernel module requires of a process that profiles."""
     try:
         lines = pathlib.Path("/proc/driver/nvidia/params").read_text().splitlines()
     except OSError:
@@ -55,7 +55,7 @@ def busy_child(members: list, **how) -> Child:
 
 def less_than(full: dict, answer: dict) -> list:
     """Calls whose answer differs from root's, measured percentages aside."""
-    def told(facts: dict) -> dict:
+    def compared(facts: dict) -> dict:
         return {key: value for key, value in facts.items() if not key.endswith("Percent")}
 
     if "problem" in answer:
@@ -63,7 +63,7 @@ def less_than(full: dict, answer: dict) -> list:
     if "nvmlInit_v2" in answer["calls"]:
         return [f"nvmlInit_v2 ({answer['calls']['nvmlInit_v2']['code']})"]
     other = {call: answer["calls"].get(call, {"code": "not asked"}) for call in full}
-    return sorted(f"{call} ({other[call]['code']})" for call in full if told(full[call]) != told(other[call]))
+    return sorted(f"{call} ({other[call]['code']})" for call in full if compared(full[call]) != compared(other[call]))
 
 
 def capabilities(context: Context) -> Answer:
@@ -77,7 +77,7 @@ def capabilities(context: Context) -> Answer:
     others = {name: less_than(full, answer) for name, answer in said.items() if name != "root"}
     refused = sorted(f"{call} ({facts['code']})" for call, facts in full.items() if facts["code"] not in (0, None))
     return Answer(
-        f"root is refused {', '.join(refused) or 'nothing'}; told less than root: "
+        f"root is refused {', '.join(refused) or 'nothing'}; answered otherwise than root: "
         + "; ".join(f"{name} {', '.join(calls) or 'nothing'}" for name, calls in others.items()),
         "the same calls by processes that gave up capabilities or became another user before nvmlInit",
         {"askers": said, "lessThanRoot": others,
@@ -100,7 +100,7 @@ def inner_pid(outer: int):
     return children[0] if children else None
 
 
-def told(answer: dict, own: int, names: dict) -> dict:
+def by_meaning(answer: dict, own: int, names: dict) -> dict:
     """Pids of an answer by what they mean."""
     def meaning(pid: int) -> str:
         return names.get(pid, "its own, as in its namespace" if pid == own else "unknown")
@@ -136,13 +136,13 @@ def pid_namespace(context: Context) -> Answer:
         within = inside.ask("lists", seconds=SEEN_S)
         beyond = outside.ask("lists", seconds=SEEN_S)
     names = {outside.pid: "the process outside, as outside", inner: "the process inside, as outside"}
-    seen_inside = told(within, within["own"], names)
-    seen_outside = told(beyond, beyond["own"], {inner: names[inner]})
+    seen_inside = by_meaning(within, within["own"], names)
+    seen_outside = by_meaning(beyond, beyond["own"], {inner: names[inner]})
     return Answer(
-        f"inside, the list holds {', '.join(seen_inside['computeList']) or 'nobody'} and utilization "
-        f"{', '.join(seen_inside['utilization']) or 'nobody'}; outside, the list holds "
-        f"{', '.join(seen_outside['computeList']) or 'nobody'} and utilization "
-        f"{', '.join(seen_outside['utilization']) or 'nobody'}",
+        f"inside, the list holds {', '.join(seen_inside['computeList']) or 'none'} and utilization "
+        f"{', '.join(seen_inside['utilization']) or 'none'}; outside, the list holds "
+        f"{', '.join(seen_outside['computeList']) or 'none'} and utilization "
+        f"{', '.join(seen_outside['utilization']) or 'none'}",
         "one busy process here and one in a PID namespace of its own, each asked for lists and the last second",
         {"inside": seen_inside, "outside": seen_outside, "procMounted": mounted,
          "pidsHere": {"outside": outside.pid, "inside": inner}},
@@ -151,5 +151,5 @@ def pid_namespace(context: Context) -> Answer:
 
 STEPS = (
     Step("nvml.capabilities", ("exporter 9.f",), "which rights the calls need", 60, capabilities),
-    Step("nvml.pidnamespace", ("exporter 9.i",), "pids told inside a PID namespace", 60, pid_namespace),
+    Step("nvml.pidnamespace", ("exporter 9.i",), "PIDs reported inside a PID namespace", 60, pid_namespace),
 )

@@ -34,21 +34,21 @@ class Watch:
 
     def change(self, since: float) -> dict:
         """Differences to the last look, once the figures have had time to follow, and when they last moved. Of processes only
-        where the list was told both times: a look at which it is refused says nothing of them."""
-        moved, now, refused, told = None, self.last, None, False
+        where the list was there both times: a refused list says nothing of them."""
+        moved, now, refused, was_listed = None, self.last, None, False
         deadline = time.monotonic() + FOLLOW_S
         while time.monotonic() < deadline:
             fresh = self.read()
             if fresh["code"]:
                 refused, fresh = fresh["code"], {**fresh, "list": now["list"], "code": now["code"]}
             else:
-                told = True
+                was_listed = True
             if fresh != now:
                 moved, now = time.monotonic() - since, fresh
             time.sleep(0.002)
-        before, self.last = self.last, now if told else {**now, "list": None}
+        before, self.last = self.last, now if was_listed else {**now, "list": None}
         parts = None
-        if told and before["list"] is not None:
+        if was_listed and before["list"] is not None:
             parts = {key: now["list"][key] - before["list"][key] for key in now["list"]}
         return {
             "processes": {who: parts[who] if parts else None for who in self.pids},
@@ -110,13 +110,13 @@ def counted(seen: dict, name: str, size: int) -> str:
     if "refused" in change:
         return f"refused ({change['refused']})"
     figures = {**change["processes"], "gpu": change["gpu"]["used"]}
-    return "+".join(who for who, part in figures.items() if part is not None and part >= size // 2) or "nobody"
+    return "+".join(who for who, part in figures.items() if part is not None and part >= size // 2) or "none"
 
 
 def in_blocks(seen: dict, blocks: dict) -> dict:
     """Changes in whole blocks, which are the same on all GPUs: what page tables and the like add is not. Of contexts,
     whose size is the GPU's own, only in whose figures they appear. `blocks`: how large the block of a stage is."""
-    def told(name: str, change: dict) -> dict:
+    def rounded(name: str, change: dict) -> dict:
         size = blocks.get(name)
         def count(part):
             return None if part is None else round(part / size) if size else (part > MIB) - (part < -MIB)
@@ -125,11 +125,11 @@ def in_blocks(seen: dict, blocks: dict) -> dict:
                 "wholeList": count(change["wholeList"]), "gpuUsed": count(change["gpu"]["used"]),
                 "gpuFree": count(change["gpu"]["free"])}
 
-    return {name: change if "refused" in change else told(name, change) for name, change in seen.items()}
+    return {name: change if "refused" in change else rounded(name, change) for name, change in seen.items()}
 
 
 def naming(code: int, is_listed: bool) -> str:
-    """For answers: where no list tells of our processes, their figures mean nothing."""
+    """For answers: where no list has our processes, their figures mean nothing."""
     if is_listed:
         return ""
     why = f"the driver refuses the list ({code})" if code else "no list names our processes here"
@@ -298,9 +298,9 @@ def zombies(context: Context) -> Answer:
         after = until(lambda: gpu_used(device) - used_before < size, 10)
         data["heirGone"] = {**look(device, who, used_before), "freeS": after}
     kept = data["killedWithForkedChild"]["freeS"] is None
-    word = {True: "listed", False: "not listed", None: "not told of, for the list was refused"}
+    label = {True: "listed", False: "not listed", None: "unknown, for the list was refused"}
     lists = ("no list names our process here, alive or dead" if data["running"]["listed"] is False else
-             f"a stopped process is {word[data['stopped']['listed']]}, a zombie {word[data['zombie']['listed']]}")
+             f"a stopped process is {label[data['stopped']['listed']]}, a zombie {label[data['zombie']['listed']]}")
     return Answer(
         f"{lists}; a stopped process keeps {data['stopped']['gpuBytes'] / MIB:g} MiB of the GPU, a zombie "
         f"{data['zombie']['gpuBytes'] / MIB:g} MiB; a forked child that outlives its parent "

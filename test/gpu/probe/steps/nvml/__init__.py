@@ -1,0 +1,1 @@
+"""What NVML reports: what a call costs, lists of processes, memory, rights, and utilization."""
