@@ -1,5 +1,5 @@
 /* Tenants of the demonstration: small CUDA driver API programs that stay within their grant, exceed it, or bypass it.
- *   cotenant-tenant trainer | server | greedy | cheat
+ *   cotenant-tenant trainer | server | greedy | rogue
  * Each prints what happens to it, one line at a time. */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -108,7 +108,7 @@ static void allocate_all(void) {
 }
 
 /* Bypasses the interposer, so nothing refuses it: allocates on and on. */
-static void cheat(void) {
+static void rogue(void) {
     abi_devptr at;
     for (uint64_t held = 0;; held += 128 * MIB) {
         abi_result result = try_allocate(128 * MIB, &at);
@@ -125,8 +125,8 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *role = argc == 2 ? argv[1] : "";
     if (strcmp(role, "trainer") != 0 && strcmp(role, "server") != 0 && strcmp(role, "greedy") != 0 &&
-        strcmp(role, "cheat") != 0) {
-        fputs("usage: cotenant-tenant trainer|server|greedy|cheat\n", stderr);
+        strcmp(role, "rogue") != 0) {
+        fputs("usage: cotenant-tenant trainer|server|greedy|rogue\n", stderr);
         return 2;
     }
     driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -141,6 +141,6 @@ int main(int argc, char **argv) {
     if (!strcmp(role, "trainer")) train(2000, 100, 20);
     if (!strcmp(role, "server")) train(500, 20, 90);
     if (!strcmp(role, "greedy")) allocate_all();
-    cheat();
+    rogue();
     return 0;
 }

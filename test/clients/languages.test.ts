@@ -92,12 +92,12 @@ withProgram(
     const agent = await startAgent(t, node);
     await agent.measured(1);
     const flags = ['--gpu-memory', '1Gi', '--name', 'static'];
-    const cheat = runTenant(t, node, agent, flags, [join(folder, 'static')]);
-    const filled = JSON.parse(await cheat.line()) as { blocks: number; total: number };
+    const rogue = runTenant(t, node, agent, flags, [join(folder, 'static')]);
+    const filled = JSON.parse(await rogue.line()) as { blocks: number; total: number };
     t.is(filled.total, node.usable(0), 'it sees the GPU');
     t.true(filled.blocks * BLOCK > SLICE, 'nothing refused it');
     const over = startWatch(stopping(agent.child, node.child));
-    t.is((await cheat.ended).code, 137);
+    t.is((await rogue.ended).code, 137);
     const taken = over();
     t.true(isWithin(WITHIN_MS, taken), `stopped ${describeWatch(taken)}`);
     t.deepEqual(

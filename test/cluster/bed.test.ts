@@ -17,7 +17,6 @@ import { lookAtPermissions } from './support/permissions.ts';
 import {
   answersOf,
   attach,
-  cheatOf,
   clientOf,
   containerOf,
   getPod,
@@ -26,6 +25,7 @@ import {
   outputOf,
   podOf,
   RESTRICTED,
+  rogueOf,
   shellOf,
   untilPhase,
   untilPod,
@@ -113,7 +113,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
       data: { list: '/run/not-there.so\n' },
     },
     podOf('client', [clientOf({}, commands, mounted)], withList),
-    podOf('cheat', [cheatOf({}, commands, mounted)], withList),
+    podOf('rogue', [rogueOf({}, commands, mounted)], withList),
   );
   const client = await untilRunning(bed, 'client', { namespace: 'team' });
   await eventually(() => answersOf(bed, client).length === 4 || undefined, 'three answers and a complaint');
@@ -122,10 +122,10 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
     outputOf(bed, client).join('\n'),
     /object '\/run\/not-there\.so' from \/etc\/ld\.so\.preload cannot be preloaded/,
   );
-  const cheat = await untilRunning(bed, 'cheat', { namespace: 'team' });
-  await eventually(() => answersOf(bed, cheat).length === 3 || undefined, 'three answers of the cheat');
+  const rogue = await untilRunning(bed, 'rogue', { namespace: 'team' });
+  await eventually(() => answersOf(bed, rogue).length === 3 || undefined, 'three answers of the rogue');
   t.deepEqual(
-    answersOf(bed, cheat).map(([result]) => result),
+    answersOf(bed, rogue).map(([result]) => result),
     [0, 0, 0],
   );
 
@@ -171,7 +171,7 @@ async function givesSimulatedGpus(t: ExecutionContext, bed: Bed): Promise<void> 
     }[];
     t.is(gpus.length, 2);
     t.regex(gpus[0]?.uuid ?? '', /^GPU-/);
-    t.true((gpus[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the cheat hold');
+    t.true((gpus[1]?.usedBytes ?? 0) >= 2 * 64 * MIB, 'what the client and the rogue hold');
   } else t.log('no Python client here');
 
   // A container ends with its processes.

@@ -98,7 +98,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     `The agent has not announced itself to the kubelet of node ${NODE_NAME}: it is missing there, or just starts.`,
     `main was granted 512 MiB and 25 % of the compute of GPU 1 (NVIDIA A10, ${GPUS[1]}).`,
   ]);
-  const end = texts(why('team/cheat')).find((text) => /^Container main .*ended/.test(text));
+  const end = texts(why('team/rogue')).find((text) => /^Container main .*ended/.test(text));
   t.regex(
     end ?? '',
     /^Container main (\(restarted \d+ times so far\) )?ended with exit code 137, stopped by the agent: /,

@@ -1,13 +1,13 @@
 // The way of a pod as its user sees it, on a real cluster: request in three dialects, admission, placement, limits,
-// metrics, and a stop when it cheats; and attempts to avoid that way. The tests are in line/, on one cluster.
+// metrics, and a stop when it exceeds its grant; and attempts to avoid that way. The tests are in line/, on one cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { eventually } from '../support/native/node.ts';
 import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
-import { cheats } from './pod-lifecycle/cheats.ts';
 import { recommended } from './pod-lifecycle/recommended.ts';
 import { slices } from './pod-lifecycle/slices.ts';
+import { violations } from './pod-lifecycle/violations.ts';
 import { clientOf, namespaceOf, ONE_SHARE, podOf, untilRunning } from './support/pods.ts';
 import { agentPage, podOfRelease } from './support/release.ts';
 import { testsOnWhole } from './support/shared.ts';
@@ -26,7 +26,7 @@ const leftovers = (bed: Bed): string[] => {
 
 slices(onCluster);
 recommended(onCluster);
-cheats(onCluster);
+violations(onCluster);
 
 onCluster('pods and namespaces that are deleted in any state leave nothing behind', async (t, { bed }) => {
   for (const namespace of ['team', 'default']) bed.kubectl('-n', namespace, 'delete', 'pods', '--all', '--wait=false');

@@ -1,4 +1,4 @@
-/* The part of the CUDA driver's binary interface that the rules use, in our own words: names, values and layouts that
+/* The part of the CUDA driver's binary interface that the rules use, written by hand: names, values and layouts that
  * the public headers of CUDA 13.5 fix. Independent of native/abi, so that a mistake there is not repeated here. The
  * entry points are in calls.h. */
 #pragma once

@@ -1,4 +1,4 @@
-/* The part of NVML's binary interface that the rules use, in our own words: names, values and layouts that the public
+/* The part of NVML's binary interface that the rules use, written by hand: names, values and layouts that the public
  * header of CUDA 13.5 fixes. Independent of native/abi, as driver.h is. */
 #pragma once
 

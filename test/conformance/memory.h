@@ -1,5 +1,5 @@
 /* The part of the CUDA driver's binary interface that the rules of memory, modules and devices use beside driver.h:
- * names, values and layouts that the public headers of CUDA 13.5 fix, in our own words. */
+ * names, values and layouts that the public headers of CUDA 13.5 fix, written for this test. */
 #pragma once
 
 #include "rules.h"

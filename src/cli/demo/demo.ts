@@ -36,13 +36,13 @@ const ACTORS: readonly Actor[] = [
   { name: 'greedy', memory: '2Gi', command: [TENANT, 'greedy'], note: 'wants more than its grant' },
   // Without the preload this tenant calls the driver directly.
   {
-    name: 'cheat',
+    name: 'rogue',
     memory: '1Gi',
-    command: ['env', '-u', 'LD_PRELOAD', TENANT, 'cheat'],
+    command: ['env', '-u', 'LD_PRELOAD', TENANT, 'rogue'],
     note: 'bypasses the interposer',
   },
 ];
-const RESTART_CHEAT_MS = 25_000;
+const RESTART_ROGUE_MS = 25_000;
 
 export const demo: Command = {
   name: 'demo',
@@ -174,8 +174,8 @@ function startTenant(actor: Actor, tenants: Map<string, Tenant>, stage: Stage): 
   }
   child.on('exit', (code, ended) => {
     tenant.output = code === 137 ? 'stopped by the agent' : `ended (${ended ?? code})`;
-    if (actor.name !== 'cheat') return;
-    void delay(RESTART_CHEAT_MS, undefined, { signal }).then(
+    if (actor.name !== 'rogue') return;
+    void delay(RESTART_ROGUE_MS, undefined, { signal }).then(
       () => startTenant(actor, tenants, stage),
       () => {},
     );
@@ -199,7 +199,7 @@ function headOf({ driver }: Plan, port: number, webhookUrl: string, stateFolder:
   return [
     `Cotenant on ${gpu}; Ctrl-C ends it and leaves nothing behind`,
     `status page http://127.0.0.1:${port}/   metrics http://127.0.0.1:${port}/metrics   webhook ${webhookUrl}`,
-    `beside it, from the same folder: npx cotenant top --state ${stateFolder}   (or inspect, recommend, why cheat)`,
+    `beside it, from the same folder: npx cotenant top --state ${stateFolder}   (or inspect, recommend, why rogue)`,
     '',
   ];
 }

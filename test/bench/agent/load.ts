@@ -24,7 +24,7 @@ export async function startContainer(
   agent: RunningAgent,
   { name, gpu, processes, contextBytes }: { name: string; gpu: number; processes: number; contextBytes: number },
 ): Promise<Load> {
-  // A shell that waits for a word: the owner of the grant exists before the grant that its program is started with.
+  // A shell that waits for a line of input: the owner of the grant exists before the grant that its program is started with.
   const args = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
   const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$GPU" exec "$0" "$@"';
   const child = spawn('/bin/sh', ['-c', script, ...args], {

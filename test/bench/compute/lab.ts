@@ -7,7 +7,7 @@ import { BUILD } from '../../support/native/node.ts';
 export type Law = 'native' | 'cotenant' | 'count_bucket' | 'event_bucket';
 export type Form = 'async' | 'sync' | 'graph' | 'cooperative' | 'streams' | 'bursty' | 'requests' | 'collective';
 
-/** What a tenant's program does and what it is granted; other words of the laboratory in `more`. */
+/** What a tenant's program does and what it is granted; other arguments of the program in `more`. */
 export type Tenant = {
   readonly form: Form;
   readonly kernelUs: number;
@@ -34,7 +34,7 @@ export type Run = {
   readonly seed?: number;
   readonly policy?: number;
   readonly tenants: readonly Tenant[];
-  /** Further words, such as `stop=6000`. */
+  /** Further arguments, such as `stop=6000`. */
   readonly words?: readonly string[];
 };
 

@@ -81,7 +81,7 @@ export async function mixes({ quick, note }: BenchOptions): Promise<Row[]> {
       name: `compute.throughput_ratio.${mix.name}`,
       value: results.cotenant.sum / results.native.sum,
       unit: 'ratio',
-      reference: { value: results.cotenant.sum, what: 'of a GPU that nobody shares; the value is of native sharing' },
+      reference: { value: results.cotenant.sum, what: 'of a GPU that is not shared; the value is of native sharing' },
       goal: { least: 0.97 },
     },
     ...(['count_bucket', 'event_bucket'] as const).flatMap((law): Row[] => [

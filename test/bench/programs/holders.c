@@ -86,10 +86,10 @@ int main(int argc, char **argv) {
     }
     puts("holding");
     fflush(stdout);
-    bool is_told = false;
+    bool is_given = false;
     for (int letter; (letter = getchar()) != EOF;) {
-        if (letter != '\n' || is_told) continue;
-        is_told = true;
+        if (letter != '\n' || is_given) continue;
+        is_given = true;
         kill(worker, SIGUSR1);
     }
     return 0;

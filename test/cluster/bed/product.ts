@@ -29,7 +29,7 @@ export const NAMESPACE = AUDITED_NAMESPACE;
  * commands. */
 export const CLIENT_IMAGE = 'local.test/client:1';
 /** In CLIENT_IMAGE: the same program, started so that no preload list applies. */
-export const CHEAT = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
+export const BYPASSING = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
 /** nvidia-ml-py; prints what NVML reports and exits; an argument keeps it alive for that many seconds. */
 export const NVML_IMAGE = 'local.test/nvml:1';
 export const KUBE_SCHEDULER_IMAGE = { repository: 'local.test/kube-scheduler', tag: 'dev', pullPolicy: 'Never' };

@@ -15,13 +15,13 @@ import { firstProcessOf, processesOf, rightsOf, signalContainer } from '../suppo
 import { lookAtPermissions } from '../support/permissions.ts';
 import {
   bind,
-  cheatOf,
   clientOf,
   containerOf,
   eventsOf,
   MIB,
   type Pod,
   podOf,
+  rogueOf,
   shellOf,
   untilPod,
   untilRunning,
@@ -204,19 +204,19 @@ testUnless(tools.ok ? undefined : tools.reason)('each component has only the per
   await lookAtPage(t, bed, agent);
   // A bit of everything: a pod is placed, exceeds its grant, and is stopped.
   const share = { 'cotenant.io/gpu-memory': '1Gi' };
-  bed.apply(podOf('cheat', [cheatOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
-  await untilPod(bed, 'cheat', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
+  bed.apply(podOf('rogue', [rogueOf(share, ['init', 'context 0', `alloc ${2048 * MIB}`])]));
+  await untilPod(bed, 'rogue', 'was stopped', (pod) => (containerOf(pod)?.restartCount ?? 0) > 0);
   const stopped = await eventually(
-    async () => (await eventsOf(bed, 'cheat')).find(({ message }) => message.includes('the agent stops it')),
+    async () => (await eventsOf(bed, 'rogue')).find(({ message }) => message.includes('the agent stops it')),
     'an Event tells of it',
   );
   t.is(stopped.type, 'Warning');
-  t.is(bed.kubectl('delete', 'pod', 'cheat').code, 0);
+  t.is(bed.kubectl('delete', 'pod', 'rogue').code, 0);
 
   // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not
   // checked.
   const labels = { app: 'twice' };
-  const spec = { ...ABSENT, schedulerName: 'nobody', containers: [shellOf('', ABSENT_MOUNT)] };
+  const spec = { ...ABSENT, schedulerName: 'none', containers: [shellOf('', ABSENT_MOUNT)] };
   bed.apply({
     apiVersion: 'apps/v1',
     kind: 'ReplicaSet',

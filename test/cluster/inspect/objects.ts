@@ -25,7 +25,7 @@ import { NODE_NAME } from '../bed/node.ts';
 
 export const GPUS = ['GPU-51a0c07e-4a27-4551-8d21-6e1004000000', 'GPU-51a0c07e-4a27-4551-8d21-6e1005000001'] as const;
 export const AGENT = 'cotenant-agent-x7k2p';
-export const STOP = `team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; the agent stops it`;
+export const STOP = `team/rogue/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on ${GPUS[0]}, 2900 MiB of it past the interposer; the agent stops it`;
 
 const request = (mib: number, gpus: number): string =>
   formatPodRequest({
@@ -242,7 +242,7 @@ export async function setUp(bed: Bed): Promise<void> {
     two: { mib: 6144, gpus: GPUS },
     // There is no CSI driver.
     mounts: { mib: 512, gpus: [GPUS[1]], volume: true },
-    cheat: { mib: 1024, gpus: [GPUS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
+    rogue: { mib: 1024, gpus: [GPUS[0]], script: `printf '%s' '${STOP}' > /dev/termination-log; exit 137` },
   };
   bed.apply(
     ...Object.entries(wanted).map(([name, what]) => podOf(name, what)),
@@ -268,14 +268,14 @@ export async function setUp(bed: Bed): Promise<void> {
   }, 'the policy refuses');
   bed.apply(REFUSED);
   const stopped = await eventually(() => {
-    const [status] = bed.get<Pod>('pod', 'cheat', 'team')?.status?.containerStatuses ?? [];
+    const [status] = bed.get<Pod>('pod', 'rogue', 'team')?.status?.containerStatuses ?? [];
     return status?.lastState?.terminated ?? status?.state?.terminated;
-  }, 'the cheat has ended');
+  }, 'the rogue has ended');
   const atMs = Date.parse(stopped.finishedAt ?? '');
   const about: PodEvent = {
     namespace: 'team',
-    pod: 'cheat',
-    podUid: bed.get<Pod>('pod', 'cheat', 'team')?.metadata.uid ?? '',
+    pod: 'rogue',
+    podUid: bed.get<Pod>('pod', 'rogue', 'team')?.metadata.uid ?? '',
     container: 'main',
     reason: 'GPUMemoryQuotaExceeded',
     type: 'Warning',

@@ -15,12 +15,12 @@ import { WHOLE_VALUES } from '../bed/whole.ts';
 import { cotenant, TEAM } from '../pod-lifecycle/common.ts';
 import {
   type Amounts,
-  cheatOf,
   clientOf,
   containerOf,
   eventsOf,
   namespaceOf,
   podOf,
+  rogueOf,
   untilPod,
   untilRunning,
 } from '../support/pods.ts';
@@ -127,7 +127,7 @@ onCluster('compute policies come from labels and annotations and change under lo
     annotations: { 'cotenant.io/gpu-uuid': gpuUuid, ...more },
   });
   bed.apply(
-    podOf('dodger', [cheatOf(share(25), WORK)], on(other, { [LABEL]: 'fixed' })),
+    podOf('dodger', [rogueOf(share(25), WORK)], on(other, { [LABEL]: 'fixed' })),
     podOf('one', [clientOf(share(30), WORK)], on(gpu)),
     podOf('two', [clientOf(share(30), WORK)], on(gpu)),
     podOf('capped', [clientOf(share(10), WORK)], on(gpu, { [LABEL]: '3' })),

@@ -12,7 +12,7 @@ import { NAMESPACE } from '../bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
 import { signalContainer } from '../support/containers.ts';
 import { lookAtPermissions } from '../support/permissions.ts';
-import { cheatOf, clientOf, containerOf, eventsOf, MIB, type Pod, podOf, untilRunning } from '../support/pods.ts';
+import { clientOf, containerOf, eventsOf, MIB, type Pod, podOf, rogueOf, untilRunning } from '../support/pods.ts';
 import { agentPage, podOfRelease } from '../support/release.ts';
 
 const tools = wholeTools(console.log);
@@ -83,25 +83,25 @@ testUnless(tools.ok ? undefined : tools.reason)(
     bed.apply(podOf('neighbor', [clientOf(SHARE, ['init', 'context 0'])]));
     await untilRunning(bed, 'neighbor');
 
-    const labels = { app: 'cheat' };
+    const labels = { app: 'rogue' };
     bed.apply({
       apiVersion: 'policy/v1',
       kind: 'PodDisruptionBudget',
-      metadata: { name: 'cheat', namespace: 'default' },
+      metadata: { name: 'rogue', namespace: 'default' },
       spec: { minAvailable: 1, selector: { matchLabels: labels } },
     });
-    const container = cheatOf(SHARE, ['init', 'context 0', `alloc ${2048 * MIB}`]);
+    const container = rogueOf(SHARE, ['init', 'context 0', `alloc ${2048 * MIB}`]);
     bed.apply({
       apiVersion: 'apps/v1',
       kind: 'ReplicaSet',
-      metadata: { name: 'cheat', namespace: 'default' },
+      metadata: { name: 'rogue', namespace: 'default' },
       spec: {
         replicas: 1,
         selector: { matchLabels: labels },
         template: { metadata: { labels }, spec: { containers: [container] } },
       },
     });
-    const path = '/api/v1/namespaces/default/pods?labelSelector=app%3Dcheat';
+    const path = '/api/v1/namespaces/default/pods?labelSelector=app%3Drogue';
     const found = (what: string, good: (pod: Pod) => boolean) =>
       eventually(async () => (await bed.api.get<{ items: Pod[] }>(path))?.items.find(good), what, 120_000);
     const { metadata } = await found('the ReplicaSet made a pod', () => true);
@@ -126,7 +126,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     const given = seriesOf((await agentPage(bed)) ?? '', 'cotenant_volume_publishes_total', { result: 'published' });
     t.is(given, 2, 'each pod has its volume once, whatever becomes of its containers');
 
-    t.is(bed.kubectl('delete', 'poddisruptionbudget', 'cheat').code, 0);
+    t.is(bed.kubectl('delete', 'poddisruptionbudget', 'rogue').code, 0);
     const evicted = await eventOf('the next stop asks again', /the pod is evicted$/);
     t.regex(
       evicted.message,
@@ -138,7 +138,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     const third = await found('a third one was made', ({ metadata: { uid } }) => !gone.includes(uid));
     t.is(third.metadata.deletionTimestamp, undefined);
     // This pod must not be stopped.
-    t.is(bed.kubectl('scale', 'replicaset', 'cheat', '--replicas=0').code, 0);
+    t.is(bed.kubectl('scale', 'replicaset', 'rogue', '--replicas=0').code, 0);
     const evictions = (count: number) => async () => (await decisions('evicted')) === count || undefined;
     await eventually(evictions(1), 'the new agent counts the eviction that it completed');
 

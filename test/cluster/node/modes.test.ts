@@ -19,13 +19,13 @@ import { lookAtPermissions } from '../support/permissions.ts';
 import {
   answersOf,
   attach,
-  cheatOf,
   containerOf,
   eventsOf,
   MIB,
   namespaceOf,
   podOf,
   podPath,
+  rogueOf,
   untilGone,
   untilPod,
   untilRunning,
@@ -77,7 +77,7 @@ async function refused(t: ExecutionContext, answer: ReturnType<typeof annotate>,
 /** A pod of the default namespace that bypasses the interposer, and the modes that an administrator sets for it. */
 async function held(t: ExecutionContext, whole: Whole): Promise<void> {
   const { bed } = whole;
-  bed.apply(podOf('held', [cheatOf(SHARE, ['init', 'context 0'])]));
+  bed.apply(podOf('held', [rogueOf(SHARE, ['init', 'context 0'])]));
   const running = await untilRunning(bed, 'held');
   await isSeries(bed, 'info', { pod: 'held', fence: 'driver' }, 'the driver holds it');
   await isSeries(bed, 'enforcement', { pod: 'held', enforcement: 'enforce', source: 'node' }, 'as everybody');
@@ -134,7 +134,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   const { bed } = whole;
   const own = { namespace: TEAM };
   bed.apply(namespaceOf(TEAM));
-  const weaker = podOf('weaker', [cheatOf(SHARE, [])], { ...own, annotations: { 'cotenant.io/enforcement': 'off' } });
+  const weaker = podOf('weaker', [rogueOf(SHARE, [])], { ...own, annotations: { 'cotenant.io/enforcement': 'off' } });
   const { status, body } = await bed.api.ask('POST', `/api/v1/namespaces/${TEAM}/pods`, weaker);
   t.is(status, 403);
   t.regex(
@@ -143,7 +143,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
   );
 
   const commands = ['init', 'context 0', `alloc ${2 * LIMIT}`];
-  bed.apply(podOf('seen', [cheatOf(SHARE, commands)], { ...own, spec: { restartPolicy: 'Never' } }));
+  bed.apply(podOf('seen', [rogueOf(SHARE, commands)], { ...own, spec: { restartPolicy: 'Never' } }));
   const running = await untilRunning(bed, 'seen', own);
   await isSeries(bed, 'enforcement', { pod: 'seen', enforcement: 'report', source: 'namespace' }, 'it is reported');
   await eventually(

@@ -97,7 +97,7 @@ const podOf = (
   kind: 'Pod',
   metadata: { name },
   spec: {
-    schedulerName: 'nobody',
+    schedulerName: 'none',
     ...(gpus === undefined ? {} : { runtimeClassName: 'nvidia' }),
     restartPolicy: 'Never',
     terminationGracePeriodSeconds: 1,

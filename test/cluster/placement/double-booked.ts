@@ -83,7 +83,7 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
     apiVersion: 'v1',
     kind: 'Pod',
     metadata: { name: 'bare' },
-    spec: { schedulerName: 'nobody', containers: [{ name: 'main', image: BUSYBOX_IMAGE }] },
+    spec: { schedulerName: 'none', containers: [{ name: 'main', image: BUSYBOX_IMAGE }] },
   });
   await bindTo(bed, other, await untilPod(bed, 'bare', 'is there', () => true), laterGrant(uuid(6, 0), 14));
   const rejection = await messageOf('bare');

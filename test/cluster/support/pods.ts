@@ -5,7 +5,7 @@ import { eventually } from '../../support/native/node.ts';
 import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { NODE_NAME } from '../bed/node.ts';
-import { CHEAT, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
+import { BYPASSING, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
 
 export const MIB = 2 ** 20;
 /** The only user that may write grants; has all rights, for clusters without our scheduler. */
@@ -98,8 +98,8 @@ export const clientOf = (limits: Amounts, commands: readonly string[] = [], more
 });
 
 /** The same without the interposer, so that only the driver sees it. */
-export const cheatOf = (limits: Amounts, commands: readonly string[], more: object = {}): object =>
-  clientOf(limits, commands, { command: CHEAT, ...more });
+export const rogueOf = (limits: Amounts, commands: readonly string[], more: object = {}): object =>
+  clientOf(limits, commands, { command: BYPASSING, ...more });
 
 /** A shell that runs `script`. */
 export const shellOf = (script: string, more: object = {}): object => ({

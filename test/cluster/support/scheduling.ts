@@ -94,7 +94,7 @@ export const conditionOf = ({ status }: Pod) => status?.conditions?.find(({ type
 /** The message of the pod's PodScheduled condition. */
 export const pending = async (bed: Bed, name: string, said: RegExp): Promise<string> => {
   const isRefused = (pod: Pod) => said.test(conditionOf(pod)?.message ?? '') && conditionOf(pod)?.status === 'False';
-  return conditionOf(await untilPod(bed, name, `is told ${said}`, isRefused, { ms: WAIT_MS }))?.message ?? '';
+  return conditionOf(await untilPod(bed, name, `is refused with ${said}`, isRefused, { ms: WAIT_MS }))?.message ?? '';
 };
 
 export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>

@@ -35,7 +35,7 @@ RULE(init_missing, .source = DRIVER_API "Initialization, cuInit",
 }
 
 /* The version is 1000 times the major and 10 times the minor, before cuInit too. */
-RULE(version_told, .source = DRIVER_API "Version Management, cuDriverGetVersion", .calls = "cuDriverGetVersion") {
+RULE(version_reported, .source = DRIVER_API "Version Management, cuDriverGetVersion", .calls = "cuDriverGetVersion") {
     int version = 0;
     OK(cuDriverGetVersion(&version));
     TRUE(version >= 9000 && version % 10 == 0);
@@ -136,7 +136,7 @@ RULE(device_capability, .source = DRIVER_API "Device Management, cuDeviceCompute
          minor == device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
 }
 
-/* The old structure tells what the attributes tell. */
+/* The old structure reports what the attributes do. */
 RULE(device_properties, .source = DRIVER_API "Device Management, cuDeviceGetProperties",
      .calls = "cuDeviceGetProperties") {
     primary_context();
@@ -159,7 +159,7 @@ RULE(device_uuid, .source = DRIVER_API "Device Management, cuDeviceGetUuid", .ca
     TRUE(sum && !memcmp(&a, &b, sizeof a));
 }
 
-/* A device is found by the bus ID that it tells. */
+/* A device is found by the bus ID that it reports. */
 RULE(pci_round_trip, .source = DRIVER_API "Memory Management, cuDeviceGetPCIBusId, cuDeviceGetByPCIBusId",
      .calls = "cuDeviceGetPCIBusId cuDeviceGetByPCIBusId") {
     primary_context();

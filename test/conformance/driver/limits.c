@@ -10,14 +10,14 @@ static size_t limit(int which) {
 }
 
 /* Stack, printf buffer and heap have sizes at first. */
-RULE(limit_told, .source = DRIVER_API "Context Management, cuCtxGetLimit", .calls = "cuInit") {
+RULE(limit_reported, .source = DRIVER_API "Context Management, cuCtxGetLimit", .calls = "cuInit") {
     primary_context();
     TRUE(limit(CU_LIMIT_STACK_SIZE) > 0 && limit(CU_LIMIT_STACK_SIZE) != (size_t)-1);
     TRUE(limit(CU_LIMIT_PRINTF_FIFO_SIZE) > 0 && limit(CU_LIMIT_PRINTF_FIFO_SIZE) != (size_t)-1);
     TRUE(limit(CU_LIMIT_MALLOC_HEAP_SIZE) > 0 && limit(CU_LIMIT_MALLOC_HEAP_SIZE) != (size_t)-1);
 }
 
-/* A limit that was set is told, as it is or rounded. */
+/* A limit that was set is reported, as it is or rounded. */
 RULE(limit_set, .source = DRIVER_API "Context Management, cuCtxSetLimit", .calls = "cuCtxSetLimit") {
     primary_context();
     OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 4096));

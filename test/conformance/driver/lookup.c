@@ -21,7 +21,7 @@ RULE(newer_version, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAd
     TRUE(a && a == b);
 }
 
-/* A name that is newer than the version asked for is told as such, without a pointer. */
+/* A name that is newer than the version asked for is reported as such, without a pointer. */
 RULE(too_old, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAddress", .calls = "cuGetProcAddress_v2") {
     void *f = (void *)1;
     int status = 9;

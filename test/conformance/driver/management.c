@@ -96,7 +96,7 @@ RULE(nvml_version_sizes, .source = NVML "nvmlSystemGetNVMLVersion", .calls = "nv
     EXPECT_NVML(NVML_ERROR_INVALID_ARGUMENT, nvmlSystemGetNVMLVersion(NULL, 80));
 }
 
-/* The version of CUDA that NVML tells is the driver's. */
+/* The version of CUDA that NVML reports is the driver's. */
 RULE(cuda_version, .source = NVML "nvmlSystemGetCudaDriverVersion", .calls = "nvmlSystemGetCudaDriverVersion") {
     int version = 0, driver = 0;
     device_of_rule();
@@ -210,7 +210,7 @@ RULE(uuid_sizes, .source = NVML "nvmlDeviceGetUUID", .calls = "nvmlDeviceGetUUID
     EXPECT_NVML(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetUUID(device, NULL, 96));
 }
 
-/* CUDA and NVML tell the same UUID of the same device. */
+/* CUDA and NVML report the same UUID of the same device. */
 RULE(uuid_of_cuda, .source = NVML "nvmlDeviceGetUUID", .calls = "nvmlDeviceGetUUID cuDeviceGetUuid_v2") {
     char text[96] = "", hex[33] = "";
     size_t digits = 0;

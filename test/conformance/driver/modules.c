@@ -48,7 +48,7 @@ RULE(bad_ptx, .source = DRIVER_API "Module Management, cuModuleLoadData", .calls
     EXPECT(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, HEAD ".visible .entry broken() { this is no instruction; }\n"));
 }
 
-/* PTX of a version that the driver does not know is told as such. */
+/* PTX of a version that the driver does not know is reported as such. */
 RULE(newer_ptx, .source = DRIVER_API "Module Management, cuModuleLoadData", .calls = "cuModuleLoadData") {
     primary_context();
     CUmodule m;
@@ -95,7 +95,7 @@ RULE(null_name, .source = DRIVER_API "Module Management, cuModuleGetFunction", .
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(NULL, module(), "first"));
 }
 
-/* A module tells its functions. */
+/* A module reports its functions. */
 RULE(function_count, .source = DRIVER_API "Module Management, cuModuleGetFunctionCount, cuModuleEnumerateFunctions",
      .calls = "cuModuleGetFunctionCount cuModuleEnumerateFunctions") {
     primary_context();
@@ -108,7 +108,7 @@ RULE(function_count, .source = DRIVER_API "Module Management, cuModuleGetFunctio
     TRUE(f[0] && f[1] && f[0] != f[1] && !f[2]);
 }
 
-/* A function tells its name and its module. */
+/* A function reports its name and its module. */
 RULE(function_name, .source = DRIVER_API "Execution Control, cuFuncGetName, cuFuncGetModule",
      .calls = "cuModuleGetFunction cuFuncGetName cuFuncGetModule") {
     primary_context();
@@ -268,7 +268,7 @@ RULE(library_unknown_kernel, .source = DRIVER_API "Library Management, cuLibrary
     EXPECT(CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&k, library(), "third"));
 }
 
-/* A library tells how many kernels it has. */
+/* A library reports how many kernels it has. */
 RULE(library_kernel_count, .source = DRIVER_API "Library Management, cuLibraryGetKernelCount",
      .calls = "cuLibraryGetKernelCount") {
     primary_context();
@@ -277,7 +277,7 @@ RULE(library_kernel_count, .source = DRIVER_API "Library Management, cuLibraryGe
     TRUE(count == 2);
 }
 
-/* A kernel tells its name and its library. */
+/* A kernel reports its name and its library. */
 RULE(library_kernel_name, .source = DRIVER_API "Library Management, cuKernelGetName, cuKernelGetLibrary",
      .calls = "cuLibraryGetKernel cuKernelGetName cuKernelGetLibrary") {
     primary_context();
@@ -371,7 +371,7 @@ RULE(sticky_stays, .source = DRIVER_API "Data types, CUDA_ERROR_ILLEGAL_ADDRESS"
     EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-/* Names of errors are told after it. */
+/* Names of errors are reported after it. */
 RULE(sticky_names, .source = DRIVER_API "Data types, CUDA_ERROR_ILLEGAL_ADDRESS", .calls = "cuGetErrorName") {
     primary_context();
     const char *name = NULL;

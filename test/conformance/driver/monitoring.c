@@ -25,7 +25,7 @@ static nvmlDevice_t busy_device(void) {
     return device_of_rule();
 }
 
-/* With no room a list of processes tells how much it needs. */
+/* With no room a list of processes reports how much it needs. */
 RULE(processes_size, .source = NVML "nvmlDeviceGetComputeRunningProcesses_v3",
      .calls = "nvmlDeviceGetComputeRunningProcesses_v3") {
     unsigned count = 0;

@@ -13,7 +13,7 @@ static CUarray plane(size_t width, size_t height) {
     return array;
 }
 
-/* A texture tells the array it was made of. */
+/* A texture reports the array it was made of. */
 RULE(of_array, .source = DRIVER_API "Texture Object Management, cuTexObjectCreate, cuTexObjectGetResourceDesc",
      .calls = "cuTexObjectCreate cuTexObjectGetResourceDesc cuTexObjectDestroy") {
     primary_context();
@@ -28,7 +28,7 @@ RULE(of_array, .source = DRIVER_API "Texture Object Management, cuTexObjectCreat
     OK(cuTexObjectDestroy(texture));
 }
 
-/* Linear memory of a texture is aligned as the device tells. */
+/* Linear memory of a texture is aligned as the device reports. */
 RULE(linear_alignment, .source = DRIVER_API "Texture Object Management, cuTexObjectCreate",
      .calls = "cuMemAlloc_v2 cuTexObjectCreate") {
     primary_context();

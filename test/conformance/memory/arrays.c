@@ -70,7 +70,7 @@ RULE(no_width, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&array, 0, 64, CU_AD_FORMAT_FLOAT, 1));
 }
 
-/* A 2D array is not wider than the device tells. */
+/* A 2D array is not wider than the device reports. */
 RULE(too_wide, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls = "cuInit") {
     primary_context();
     CUarray array;
@@ -79,7 +79,7 @@ RULE(too_wide, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&array, most + 1, 1, CU_AD_FORMAT_UNSIGNED_INT8, 1));
 }
 
-/* A 1D array is not wider than the device tells. */
+/* A 1D array is not wider than the device reports. */
 RULE(too_wide_1d, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls = "cuInit") {
     primary_context();
     CUarray array;
@@ -87,7 +87,7 @@ RULE(too_wide_1d, .source = DRIVER_API "Memory Management, cuArray3DCreate", .ca
     EXPECT(CUDA_ERROR_INVALID_VALUE, create(&array, most + 1, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1));
 }
 
-/* A 3D array is not deeper than the device tells. */
+/* A 3D array is not deeper than the device reports. */
 RULE(too_deep, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls = "cuInit") {
     primary_context();
     CUarray array;
@@ -96,7 +96,7 @@ RULE(too_deep, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls
     EXPECT(CUDA_ERROR_INVALID_VALUE, create_3d(&array, 1, 1, (most > other ? most : other) + 1, 0));
 }
 
-/* A layered array has no more layers than the device tells. */
+/* A layered array has no more layers than the device reports. */
 RULE(too_many_layers, .source = DRIVER_API "Memory Management, cuArray3DCreate", .calls = "cuInit") {
     primary_context();
     CUarray array;
@@ -249,7 +249,7 @@ RULE(sparse_properties, .source = DRIVER_API "Memory Management, cuArrayGetSpars
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuArrayGetSparseProperties(&properties, plane(64, 64)));
 }
 
-/* A sparse array takes no memory and tells its tiles. */
+/* A sparse array takes no memory and reports its tiles. */
 RULE(sparse, .source = DRIVER_API "Memory Management, cuArrayGetSparseProperties",
      .calls = "cuMemGetInfo_v2 cuArrayGetSparseProperties") {
     primary_context();
@@ -266,7 +266,7 @@ RULE(sparse, .source = DRIVER_API "Memory Management, cuArrayGetSparseProperties
     TRUE(properties.tileExtent.width > 0 && properties.tileExtent.height > 0 && properties.miptailFirstLevel == 0);
 }
 
-/* Only an array of deferred mapping tells what it requires. */
+/* Only an array of deferred mapping reports what it requires. */
 RULE(requirements, .source = DRIVER_API "Memory Management, cuArrayGetMemoryRequirements",
      .calls = "cuArrayGetMemoryRequirements") {
     primary_context();
@@ -344,7 +344,7 @@ RULE(mipmap_levels_clamped, .source = DRIVER_API "Memory Management, cuMipmapped
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&level, array, 7));
 }
 
-/* A level of a mipmapped array does not tell sparse properties. */
+/* A level of a mipmapped array does not report sparse properties. */
 RULE(mipmap_sparse_of_level, .source = DRIVER_API "Memory Management, cuArrayGetSparseProperties",
      .calls = "cuMipmappedArrayCreate cuMipmappedArrayGetSparseProperties cuMipmappedArrayGetLevel "
               "cuArrayGetSparseProperties") {

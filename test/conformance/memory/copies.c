@@ -191,7 +191,7 @@ RULE(copy_2d_offset_in_pitch, .source = DRIVER_API "Memory Management, cuMemcpy2
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&copy));
 }
 
-/* A pitch above the largest that the device tells is refused. */
+/* A pitch above the largest that the device reports is refused. */
 RULE(copy_2d_wide_pitch, .source = DRIVER_API "Memory Management, cuMemcpy2D", .calls = "cuMemcpy2D_v2") {
     primary_context();
     char from[300];

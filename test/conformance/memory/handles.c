@@ -46,7 +46,7 @@ static CUdeviceptr usable(size_t size, CUmemGenericAllocationHandle *handle) {
 }
 
 /* The properties of a handle are those it was made with. */
-RULE(properties_told, .source = DRIVER_API "Virtual Memory Management, cuMemGetAllocationPropertiesFromHandle",
+RULE(properties_reported, .source = DRIVER_API "Virtual Memory Management, cuMemGetAllocationPropertiesFromHandle",
      .calls = "cuMemGetAllocationPropertiesFromHandle") {
     primary_context();
     CUmemAllocationProp got;

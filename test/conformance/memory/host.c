@@ -38,7 +38,7 @@ RULE(without_context, .source = DRIVER_API "Memory Management, cuMemAllocHost",
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuMemAllocHost_v2(&p, 4096));
 }
 
-/* Every set of the three flags is taken and told afterwards. */
+/* Every set of the three flags is taken and reported afterwards. */
 RULE(flag_sets, .source = DRIVER_API "Memory Management, cuMemHostAlloc, cuMemHostGetFlags",
      .calls = "cuMemHostAlloc cuMemHostGetFlags cuMemFreeHost") {
     primary_context();

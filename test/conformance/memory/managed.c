@@ -146,7 +146,7 @@ RULE(prefetch_managed, .source = DRIVER_API "Unified Addressing, cuMemPrefetchAs
     OK(cuStreamSynchronize(NULL));
 }
 
-/* The place of the last prefetch is told, and none before there was one. */
+/* The place of the last prefetch is reported, and none before there was one. */
 RULE(prefetch_last_location, .source = DRIVER_API "Unified Addressing, cuMemRangeGetAttribute",
      .calls = "cuMemPrefetchAsync_v2") {
     primary_context();
@@ -192,7 +192,7 @@ RULE(prefetch_flags, .source = DRIVER_API "Unified Addressing, cuMemPrefetchAsyn
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync_v2(managed(MIB), MIB, device0, 1, NULL));
 }
 
-/* Read-mostly is told for a range once it was advised, until it is undone. */
+/* Read-mostly is reported for a range once it was advised, until it is undone. */
 RULE(advise_read_mostly, .source = DRIVER_API "Unified Addressing, cuMemAdvise, cuMemRangeGetAttribute",
      .calls = "cuMemAdvise_v2") {
     primary_context();
@@ -204,7 +204,7 @@ RULE(advise_read_mostly, .source = DRIVER_API "Unified Addressing, cuMemAdvise, 
     TRUE(range_value(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 4 * MIB) == 0);
 }
 
-/* The preferred location is told, and none when there is none. */
+/* The preferred location is reported, and none when there is none. */
 RULE(advise_preferred_location, .source = DRIVER_API "Unified Addressing, cuMemAdvise, cuMemRangeGetAttribute",
      .calls = "cuMemAdvise_v2") {
     primary_context();

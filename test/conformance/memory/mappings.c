@@ -238,8 +238,8 @@ RULE(access_of_several, .source = DRIVER_API "Virtual Memory Management, cuMemSe
     OK(cuMemsetD8_v2(p, 1, 4 * MIB));
 }
 
-/* The access that was set is told, and none before. */
-RULE(access_told, .source = DRIVER_API "Virtual Memory Management, cuMemGetAccess",
+/* The access that was set is reported, and none before. */
+RULE(access_reported, .source = DRIVER_API "Virtual Memory Management, cuMemGetAccess",
      .calls = "cuMemMap cuMemGetAccess") {
     primary_context();
     CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};

@@ -106,7 +106,7 @@ RULE(buffer_id, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute"
     TRUE(a == inside && a != b && c != a && c != b);
 }
 
-/* Managed memory is told from other memory. */
+/* Managed memory is distinguished from other memory. */
 RULE(managed, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
      .calls = "cuMemAllocManaged cuPointerGetAttribute") {
     primary_context();
@@ -120,7 +120,7 @@ RULE(managed, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
     TRUE(*(unsigned char *)&value == 0);
 }
 
-/* The device on which memory was allocated is told. */
+/* The device on which memory was allocated is reported. */
 RULE(ordinal, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute", .calls = "cuPointerGetAttribute") {
     primary_context();
     int ordinal = -5;
@@ -155,7 +155,7 @@ RULE(range_reserved, .source = DRIVER_API "Unified Addressing, cuPointerGetAttri
     TRUE(start == p && size == 8 * MIB);
 }
 
-/* Whether memory is mapped is told. */
+/* Whether memory is mapped is reported. */
 RULE(mapped, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute", .calls = "cuPointerGetAttribute") {
     primary_context();
     unsigned mapped = 0;
@@ -178,7 +178,7 @@ RULE(ipc_capable, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribut
     TRUE(*(unsigned char *)&value == 0);
 }
 
-/* The pool of stream-ordered memory is told, and null for other memory. */
+/* The pool of stream-ordered memory is reported, and null for other memory. */
 RULE(pool, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
      .calls = "cuDeviceGetDefaultMemPool cuMemAllocAsync cuPointerGetAttribute") {
     primary_context();
@@ -192,7 +192,7 @@ RULE(pool, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
     TRUE(found == NULL);
 }
 
-/* The handle types that virtual memory was made with are told. */
+/* The handle types that virtual memory was made with are reported. */
 RULE(handle_types, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
      .calls = "cuMemAddressReserve cuMemCreate cuMemMap cuPointerGetAttribute") {
     primary_context();
@@ -209,7 +209,7 @@ RULE(handle_types, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribu
     TRUE((unsigned)types == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-/* The one attribute that can be set is told as it was set. */
+/* The one attribute that can be set is reported as it was set. */
 RULE(sync_memops, .source = DRIVER_API "Unified Addressing, cuPointerSetAttribute",
      .calls = "cuPointerSetAttribute cuPointerGetAttribute") {
     primary_context();
@@ -241,7 +241,7 @@ RULE(null_data, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute"
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, new_memory(MIB)));
 }
 
-/* Several attributes at once are those that are told one by one. */
+/* Several attributes at once are those that are reported one by one. */
 RULE(pointers_many, .source = DRIVER_API "Unified Addressing, cuPointerGetAttributes",
      .calls = "cuPointerGetAttributes") {
     primary_context();

@@ -156,8 +156,8 @@ RULE(largest_size, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemP
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocFromPoolAsync(&p, 512 * MIB, pool, NULL));
 }
 
-/* The largest size is told, and may have been rounded up. */
-RULE(largest_size_told, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolGetAttribute",
+/* The largest size is reported, and may have been rounded up. */
+RULE(largest_size_reported, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolGetAttribute",
      .calls = "cuMemPoolCreate") {
     primary_context();
     CUmemPoolProps props = {.alloc_type = CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -250,7 +250,7 @@ RULE(null_value, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoo
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemPoolGetAttribute(device_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, NULL));
 }
 
-/* What a pool was made with is told, of a default pool too. */
+/* What a pool was made with is reported, of a default pool too. */
 RULE(properties, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolGetAttribute",
      .calls = "cuDeviceGetDefaultMemPool cuMemPoolGetAttribute") {
     primary_context();

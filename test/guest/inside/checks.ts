@@ -15,7 +15,6 @@ import {
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { loadNative } from '../../../src/agent/os/addon.ts';
 import { containerGroup, ownerOf, tenantGroup, unifiedMount } from '../../../src/agent/os/cgroup.ts';
-import { stopsCheat } from './cheat.ts';
 import {
   cgroupOf,
   isPopulated,
@@ -29,6 +28,7 @@ import {
   until,
 } from './groups.ts';
 import { HOME, UNSHARE } from './report.ts';
+import { stopsRogueRun } from './rogue-run.ts';
 
 export type Check = { readonly name: string; readonly run: () => Promise<void> | void };
 
@@ -222,7 +222,11 @@ export const CHECKS: readonly Check[] = [
           targets.every(({ cgroup }) => cgroup.includes(main)),
           'all of the container, none of another',
         );
-        const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
+        const { hit, whole } = killTargets(podGrant('main'), targets, {
+          native: native(),
+          mount: MOUNT,
+          containers: book,
+        });
         assert.ok(whole);
         assert.ok(hit.every(({ result }) => result === 'sent'));
         await until(() => !isPopulated(main), 'the cgroup is empty');
@@ -250,7 +254,7 @@ export const CHECKS: readonly Check[] = [
       const [first] = targets;
       assert.ok(first);
       assert.equal(groupOf(grant, first, MOUNT), join(MOUNT, group));
-      assert.ok(killTargets(grant, targets, native(), MOUNT).whole);
+      assert.ok(killTargets(grant, targets, { native: native(), mount: MOUNT }).whole);
       await until(() => !isPopulated(group), 'the cgroup is empty');
       removeGrantGroup(grant, MOUNT);
       assert.throws(() => isPopulated(group), { code: 'ENOENT' });
@@ -273,7 +277,11 @@ export const CHECKS: readonly Check[] = [
         targets.map(({ pid, leaderless }) => [pid, leaderless]),
         [[child.pid, true]],
       );
-      const { hit, whole } = killTargets(podGrant('main'), targets, native(), MOUNT, book);
+      const { hit, whole } = killTargets(podGrant('main'), targets, {
+        native: native(),
+        mount: MOUNT,
+        containers: book,
+      });
       assert.deepEqual([hit.map(({ result }) => result), whole], [['sent'], false]);
       await until(() => !isPopulated(group), 'the cgroup is empty');
       await removeGroup('kubepods');
@@ -294,5 +302,5 @@ export const CHECKS: readonly Check[] = [
       for (const group of ['a', 'b']) await removeGroup(group);
     },
   },
-  { name: 'the agent kills the whole cgroup of a cheating `cotenant run` and removes it', run: stopsCheat },
+  { name: 'the agent kills the whole cgroup of a `cotenant run` over its grant and removes it', run: stopsRogueRun },
 ];

@@ -50,7 +50,7 @@ export function render(values: Values = {}, ...args: readonly string[]): Rendere
   return { ok, objects: objects.filter((object) => object !== null), text };
 }
 
-/** Renders, and fails the test with helm's own words where it refuses. */
+/** Renders, and fails the test with helm's message where it refuses. */
 export function objectsOf(t: ExecutionContext, values: Values = {}, ...args: readonly string[]): readonly Json[] {
   const { ok, objects, text } = render(values, ...args);
   t.true(ok, text);

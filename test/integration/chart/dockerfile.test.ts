@@ -1,5 +1,5 @@
 // The Dockerfile held against the repository and the chart: what it copies exists and reaches the builder, what it
-// leaves out is not needed, and it runs as nobody. That it builds is not shown here, since there is no Docker daemon.
+// leaves out is not needed, and that it runs as a user without rights. That it builds is not shown here, since there is no Docker daemon.
 import { existsSync, globSync, readFileSync } from 'node:fs';
 import { isBuiltin } from 'node:module';
 import { dirname, join, relative } from 'node:path';

@@ -87,7 +87,7 @@ testWithHelm('with everything on each object is there once', (t) => {
 testWithHelm("every field of every object is one that Kubernetes' API has", (t) => {
   const objects = objectsOf(t, ALL);
   t.deepEqual(objects.flatMap(unknownFields), []);
-  // The check itself: a word that is not the API's is found, at any depth.
+  // The check itself: a field that the API does not have is found, at any depth.
   const [daemonSet] = workloads(objects);
   const misspelt = structuredClone(daemonSet) as unknown as { spec: { template: { spec: { containers: Json[] } } } };
   misspelt.spec.template.spec.containers[0] = { imagePullPolice: 'Always' } as unknown as Json;
@@ -187,7 +187,7 @@ testWithHelm('probes and Services name existing ports, and programs listen there
         const relevant = said.filter((each) =>
           new RegExp(`^--(port|health-port|secure-port|set=port)=${containerPort}$`).test(each),
         );
-        t.is(relevant.length, 1, `${container.name} is not told of port ${containerPort}`);
+        t.is(relevant.length, 1, `${container.name} has no argument for port ${containerPort}`);
       }
     }
     const monitor = find(objects, 'ServiceMonitor', String(workload.metadata?.name));

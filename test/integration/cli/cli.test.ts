@@ -236,26 +236,26 @@ test('why reports actions against a tenant, also after its end, and claims no ot
   const good = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'good'], [CLIENT]);
   await tell(good, 'init');
   const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], bypassing);
-  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
-  t.deepEqual(await cheat.ended, { code: 137, signal: null });
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'rogue'], bypassing);
+  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(rogue, command);
+  t.deepEqual(await rogue.ended, { code: 137, signal: null });
   t.regex(
-    cheat.output.join('\n'),
-    /stopped by the agent: local\/cheat\/env .* past the interposer; the agent stops it/,
+    rogue.output.join('\n'),
+    /stopped by the agent: local\/rogue\/env .* past the interposer; the agent stops it/,
   );
-  await eventually(async () => ((await containersOf(agent, 'cheat')).length === 0 ? true : undefined), 'its end');
+  await eventually(async () => ((await containersOf(agent, 'rogue')).length === 0 ? true : undefined), 'its end');
   const why = (...argv: string[]) => cotenant('why', ...argv, '--state', agent.state);
-  for (const name of ['cheat', 'local/cheat']) {
+  for (const name of ['rogue', 'local/rogue']) {
     const { code, out } = why(name);
     t.is(code, 0);
-    t.regex(out, /^\S+Z kill: local\/cheat\/env .* past the interposer; the agent stops it \(sent\)$/m);
+    t.regex(out, /^\S+Z kill: local\/rogue\/env .* past the interposer; the agent stops it \(sent\)$/m);
   }
-  const records = JSON.parse(why('cheat', '--json').out) as { action: string; reason: string }[];
+  const records = JSON.parse(why('rogue', '--json').out) as { action: string; reason: string }[];
   t.true(records.some(({ action, reason }) => action === 'kill' && reason === 'bypass'));
   t.is(why('good').out, 'no action is recorded on good\n');
-  const missing = why('nobody');
+  const missing = why('absent');
   t.is(missing.code, 1);
-  t.is(missing.err, 'cotenant: no tenant nobody on this node, and no action on one of that name is recorded\n');
+  t.is(missing.err, 'cotenant: no tenant absent on this node, and no action on one of that name is recorded\n');
 });
 
 test('run passes the exit code and signals on, and says why there is no grant', async (t) => {

@@ -52,7 +52,7 @@ function groupsOf(ids: readonly string[]): string[] {
   return stdout.split('\n').filter((path) => ids.some((id) => path.endsWith(`cotenant-${id}`)));
 }
 
-test('the demo shows limits held, a cheat stopped and a patched pod, and cleans up', async (t) => {
+test('the demo shows limits held, a rogue stopped and a patched pod, and cleans up', async (t) => {
   t.timeout(120_000);
   const demo = startDemo(t);
   const said = (pattern: RegExp) => () =>
@@ -62,15 +62,15 @@ test('the demo shows limits held, a cheat stopped and a patched pod, and cleans 
     seriesOf(await (await fetch(`${page}metrics`)).text(), name, labels);
 
   await eventually(said(/greedy .*refused/), 'the greedy one says that it was refused');
-  await eventually(said(/cheat .*: stopped by the agent/), 'the cheat is stopped');
-  await eventually(said(/ kill: local\/cheat\/\S+ .*past the interposer.*the agent stops it/), 'why it was stopped');
+  await eventually(said(/rogue .*: stopped by the agent/), 'the rogue is stopped');
+  await eventually(said(/ kill: local\/rogue\/\S+ .*past the interposer.*the agent stops it/), 'why it was stopped');
   await eventually(
     said(/add \/spec\/containers\/0\/resources\/limits\/cotenant\.io~1gpu-memory/),
     'the patch of the example pod',
   );
   await eventually(
     async () =>
-      ((await metric('cotenant_container_kills_total', { pod: 'cheat', result: 'released' })) ?? 0) > 0 || undefined,
+      ((await metric('cotenant_container_kills_total', { pod: 'rogue', result: 'released' })) ?? 0) > 0 || undefined,
     'the stop in the metrics',
   );
   t.true(((await metric('cotenant_container_allocations_denied_total', { pod: 'greedy' })) ?? 0) > 0);
@@ -92,7 +92,7 @@ test('the demo shows limits held, a cheat stopped and a patched pod, and cleans 
   for (const words of others.split(', ')) {
     const [code, out] = await ended(...words.split(' '), '--state', folder);
     t.is(code, 0, out);
-    t.regex(out, /cheat/, words);
+    t.regex(out, /rogue/, words);
   }
   const top = spawn(process.execPath, [MAIN, 'top', '--state', folder], { stdio: ['ignore', 'pipe', 'inherit'] });
   const [round] = (await once(top.stdout, 'data')) as [Buffer];

@@ -1,4 +1,4 @@
-// Commands in a pipeline whose reader goes away: they end at once, without a word, as other tools do.
+// Commands in a pipeline whose reader goes away: they end at once and print nothing, as other tools do.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';

@@ -66,7 +66,7 @@ test('a tenant runs at the recommended size and fails with one granule less', as
   const again = await runCotenant('recommend', 'small', '-n', 'local', '--state', agent.state, '--json');
   const [refused] = JSON.parse(again.out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
   t.deepEqual(refused?.memoryBytes, { amount: size - GRANULE, atLeast: true }, again.err);
-  const missing = await runCotenant('recommend', 'nobody', '--state', agent.state);
+  const missing = await runCotenant('recommend', 'absent', '--state', agent.state);
   t.is(missing.code, 1);
   t.regex(missing.out, /no container with a grant was found/);
 });
@@ -78,14 +78,14 @@ test('a tenant that the agent stopped twice under one name needs more than it ha
   await agent.measured(1);
   const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
   for (let life = 0; life < 2; life++) {
-    const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], bypassing);
-    for (const step of ['init', 'context 0', `alloc ${1200 * MIB}`]) await tell(cheat, step);
-    await cheat.ended;
+    const rogue = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'rogue'], bypassing);
+    for (const step of ['init', 'context 0', `alloc ${1200 * MIB}`]) await tell(rogue, step);
+    await rogue.ended;
     await eventually(async () => (await agent.snapshot())?.containers.length === 0 || undefined, 'its end');
   }
   const { out, err } = await runCotenant('recommend', '--state', agent.state);
-  t.is(out.match(/^local\/cheat\/env +1 +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
-  t.is(out.match(/^# local\/cheat\/env, at least: it was stopped for its memory$/gm)?.length, 1, out);
+  t.is(out.match(/^local\/rogue\/env +1 +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
+  t.is(out.match(/^# local\/rogue\/env, at least: it was stopped for its memory$/gm)?.length, 1, out);
 });
 
 testWithPrometheus('the size from Prometheus for an ended tenant is the smallest that is enough', async (t) => {

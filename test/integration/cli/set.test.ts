@@ -47,9 +47,9 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
   const tooMuch = set('one', '--gpu-memory', '100Gi');
   t.is(tooMuch.code, 1);
   t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ bytes left for it, but 107374182400 are requested$/m);
-  const missing = set('nobody', '--gpu-memory', '1Gi');
+  const missing = set('absent', '--gpu-memory', '1Gi');
   t.is(missing.code, 1);
-  t.is(missing.err, 'cotenant: no grant nobody on this node\n');
+  t.is(missing.err, 'cotenant: no grant absent on this node\n');
 
   // Tenants of one name would share their series: the second one gets another.
   const twin = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);

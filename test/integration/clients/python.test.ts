@@ -1,4 +1,4 @@
-// Programs that nobody here wrote, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py,
+// Programs of others, unmodified, on the simulated node: NVIDIA's Python driver bindings, nvidia-ml-py,
 // gpustat and nvitop; outside a grant they see the GPU, inside one the slice.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -277,5 +277,5 @@ real("inside a grant a second program sees the first one's use, as in a containe
     [[first.pid, Math.floor(first.bytes / MIB)]],
   );
   t.is(await tenant.line(), '1', 'nvitop lists it');
-  t.is(await tenant.line(), '0', 'and nobody else');
+  t.is(await tenant.line(), '0', 'and no other process');
 });

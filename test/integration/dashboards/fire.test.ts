@@ -194,10 +194,10 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
   await say(over, 'init', 'context 0', `alloc ${2048 * MIB}`);
   // Stopped three times.
   for (let stop = 0; stop < 3; stop += 1) {
-    const cheat = start(['--gpu-memory', '1Gi', '--name', 'cheat'], past);
-    await say(cheat, 'init', 'context 0', `alloc ${2048 * MIB}`);
-    await cheat.ended;
-    const changes = 'max(changes(cotenant_container_last_kill_timestamp_seconds{pod="cheat"}[5m]))';
+    const rogue = start(['--gpu-memory', '1Gi', '--name', 'rogue'], past);
+    await say(rogue, 'init', 'context 0', `alloc ${2048 * MIB}`);
+    await rogue.ended;
+    const changes = 'max(changes(cotenant_container_last_kill_timestamp_seconds{pod="rogue"}[5m]))';
     await eventually(
       async () => (await prometheus.query(changes)).some(({ value }) => value === stop) || undefined,
       'the stop is scraped',

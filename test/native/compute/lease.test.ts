@@ -30,7 +30,7 @@ checked('the lease protocol excludes overlap, mixed terms and lost wake-ups', (t
 for (const [broken, what] of [
   ['LOOKS_FIRST', 'a thread that looks before it announces'],
   ['AGENT_FIRST', 'an agent that looks before it closes'],
-  ['NO_SECOND_LOOK', 'a reader that takes the terms at their first word'],
+  ['NO_SECOND_LOOK', 'a reader that reads the terms once'],
   ['WAKES_FIRST', 'an agent that wakes before it opens'],
 ] as const) {
   checked(`the model finds ${what}`, (t) => {

@@ -192,7 +192,7 @@ test('CUDA_VISIBLE_DEVICES selects and orders devices by index and UUID', async 
   };
   t.deepEqual(await visible('2,0'), [2, node.usable(2)]);
   t.deepEqual(await visible(node.uuid(1)), [1, node.usable(1)]);
-  t.deepEqual(await visible('1,9,0'), [1, node.usable(1)], 'the first word that names no GPU ends the list');
+  t.deepEqual(await visible('1,9,0'), [1, node.usable(1)], 'the first entry that names no GPU ends the list');
   t.deepEqual(await visible(''), [100]);
   t.deepEqual(await visible('-1'), [100]);
   t.deepEqual(await visible('2,MIG-GPU-51a0c07e/1/0,0'), [1, node.usable(2)], 'no GPU has MIG devices');

@@ -231,7 +231,7 @@ export const exampleSnapshot: Snapshot = {
     },
     {
       namespace: 'local',
-      pod: 'cheat',
+      pod: 'rogue',
       container: 'tenant',
       grantId: 'g0',
       gpuUuid: 'GPU-0',
@@ -290,7 +290,7 @@ export const exampleSnapshot: Snapshot = {
   kills: [
     {
       namespace: 'local',
-      pod: 'cheat',
+      pod: 'rogue',
       container: 'tenant',
       gpuUuid: 'GPU-0',
       reason: 'bypass',
@@ -301,7 +301,7 @@ export const exampleSnapshot: Snapshot = {
     },
   ],
   errors: [{ call: 'nvmlDeviceGetPowerUsage', code: 3, count: 12 }],
-  recent: [{ atMs: AT_MS - 3000, action: 'kill', message: 'local/cheat holds memory past its limit', result: 'sent' }],
+  recent: [{ atMs: AT_MS - 3000, action: 'kill', message: 'local/rogue holds memory past its limit', result: 'sent' }],
   self: {
     up: true,
     problem: undefined,

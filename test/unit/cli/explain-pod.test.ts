@@ -71,8 +71,8 @@ const CASES: readonly Case[] = [
   ],
   [
     'a pod that is gone, and was stopped',
-    { ...absent('cheat'), events: stopped.events },
-    ['There is no pod team/cheat.', `  2026-11-21T22:07:08Z The agent: ${STOP}.`],
+    { ...absent('rogue'), events: stopped.events },
+    ['There is no pod team/rogue.', `  2026-11-21T22:07:08Z The agent: ${STOP}.`],
   ],
   ['a pod that asks for no share', facts('plain'), ['team/plain asks for no share of a GPU (phase Running).']],
   [
@@ -188,7 +188,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'a pod that the agent refuses, in the words of the agent',
+    'a pod that the agent refuses, with the message of the agent',
     facts('waiting-for-volume', {
       agents: [ready],
       events: saying(

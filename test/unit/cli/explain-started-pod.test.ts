@@ -18,7 +18,7 @@ import {
   withMetadata,
 } from './facts.ts';
 
-const WARNING = `team/cheat/main exceeds its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; the agent stops it if this lasts`;
+const WARNING = `team/rogue/main exceeds its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; the agent stops it if this lasts`;
 
 const withState = (pod: Pod, state: ContainerState): Pod => ({
   ...pod,
@@ -74,11 +74,11 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'a container that the agent stopped: its last words give GPU, use and limit',
+    'a container that the agent stopped: its termination message gives GPU, use and limit',
     facts('stopped', { agents: [ready] }),
     [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
-      '  Container main waits: CrashLoopBackOff: back-off 1m20s restarting failed container=main pod=cheat_team(c456a7f1-fe1d-4915-b4d4-0b0fcaa6115c).',
+      'team/rogue is bound to node node-1 and waits: none of its containers runs.',
+      '  Container main waits: CrashLoopBackOff: back-off 1m20s restarting failed container=main pod=rogue_team(c456a7f1-fe1d-4915-b4d4-0b0fcaa6115c).',
       `  2026-11-21T22:07:07Z Container main (restarted 4 times so far) ended with exit code 137, stopped by the agent: ${STOP}.`,
       granted(`${onGpu(1024)}.`),
     ],
@@ -99,7 +99,7 @@ const CASES: readonly Case[] = [
       ],
     }),
     [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      'team/rogue is bound to node node-1 and waits: none of its containers runs.',
       `  2026-11-21T22:07:08Z The agent: ${STOP}.`,
       '  2026-11-21T22:07:07Z Container main ended with exit code 137, stopped by the agent.',
       granted(`${onGpu(1024)}.`),
@@ -117,7 +117,7 @@ const CASES: readonly Case[] = [
       })),
     }),
     [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      'team/rogue is bound to node node-1 and waits: none of its containers runs.',
       `  2026-11-21T22:07:08Z The agent: ${WARNING}.`,
       '  2026-11-21T22:07:07Z Container main ended with exit code 1.',
       granted(`${onGpu(1024)}.`),
@@ -187,7 +187,7 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
-    'last words that would write on a terminal',
+    'a termination message with control characters',
     facts('stopped', {
       agents: [ready],
       events: [],
@@ -196,7 +196,7 @@ const CASES: readonly Case[] = [
       }),
     }),
     [
-      'team/cheat is bound to node node-1 and waits: none of its containers runs.',
+      'team/rogue is bound to node node-1 and waits: none of its containers runs.',
       '  2026-11-21T22:07:07Z Container main ended with exit code 1: one [2J two.',
       granted(`${onGpu(1024)}.`),
     ],

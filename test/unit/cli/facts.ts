@@ -11,7 +11,7 @@ export type Case = readonly [name: string, of: PodFacts, lines: readonly string[
 export const FOLDER = join(import.meta.dirname, '../../fixtures/cluster');
 export const NOW = Date.parse('2026-11-21T22:10:00Z');
 export const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
-export const STOP = `team/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on ${GPU}, 2900 MiB of it past the interposer; the agent stops it`;
+export const STOP = `team/rogue/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on ${GPU}, 2900 MiB of it past the interposer; the agent stops it`;
 
 type Recorded = { readonly pod: Pod; readonly events: readonly Event[]; readonly node: Node };
 

@@ -45,7 +45,7 @@ const CASES: readonly [string, Record<string, string>, Mode | null, boolean, obj
   ],
   ['an administrator’s weaker one', plain, 'off', true, ok({ [OVERRIDE]: 'off' })],
   ['an administrator’s removed', { ...plain, [OVERRIDE]: 'off' }, null, true, ok({ [OVERRIDE]: null })],
-  // His word is no measure of what the pod may say.
+  // The argument does not limit what the pod's annotation may set.
   ['beside an administrator’s', { ...reported, [OVERRIDE]: 'off' }, 'enforce', false, ok({ [WISH]: 'enforce' })],
 ];
 for (const [what, annotations, mode, override, expected] of CASES) {

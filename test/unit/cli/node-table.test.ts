@@ -1,4 +1,4 @@
-// The node as text: columns that line up, bars that never overflow, and the words for each state.
+// The node as text: columns that line up, bars that never overflow, and the label of each state.
 import test from 'ava';
 import fc from 'fast-check';
 import type { ComputeUse } from '../../../src/agent/compute/usage-account.ts';

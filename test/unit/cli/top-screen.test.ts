@@ -162,7 +162,7 @@ test("a narrow terminal drops the limit's source, the share and the SM before a 
 });
 
 test('an action shows container, use, limit and GPU within 80 columns', (t) => {
-  const names = ['local', 'cheat', 'env'] as const;
+  const names = ['local', 'rogue', 'env'] as const;
   const recent = [
     acted('kill', names, 'GPU-0'),
     acted('warn', ['research-vision-nightly', 'trainer-7c9f8d5b6-x2x9k', 'worker'], UUID),
@@ -170,7 +170,7 @@ test('an action shows container, use, limit and GPU within 80 columns', (t) => {
     {
       ...acted('released', names, 'GPU-0'),
       reason: 'none',
-      message: 'local/cheat/env: its GPU memory is free again',
+      message: 'local/rogue/env: its GPU memory is free again',
     } as const,
   ];
   const shown = (width: number) =>
@@ -178,14 +178,14 @@ test('an action shows container, use, limit and GPU within 80 columns', (t) => {
       .slice(-recent.length)
       .map((line) => line.replace(/^[\d:]{8} /, ''));
   t.deepEqual(shown(80), [
-    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memor…',
+    'kill: local/rogue/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memor…',
     'warn: …rainer-7c9f8d5b6-x2x9k/worker 1224 of 1024 MiB on GPU-51a0c07…:…',
-    'kill: local/cheat/env 80 of 30 % on GPU 0: exceeds its GPU compute sha…',
-    'released: local/cheat/env: its GPU memory is free again',
+    'kill: local/rogue/env 80 of 30 % on GPU 0: exceeds its GPU compute sha…',
+    'released: local/rogue/env: its GPU memory is free again',
   ]);
   t.is(
     shown(200)[0],
-    'kill: local/cheat/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memory grant, 200 MiB of it past the interposer',
+    'kill: local/rogue/env 1224 of 1024 MiB on GPU 0: exceeds its GPU memory grant, 200 MiB of it past the interposer',
   );
 });
 

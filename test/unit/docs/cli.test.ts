@@ -78,8 +78,8 @@ test('the examples of explained pods are the output for recorded pods', (t) => {
     );
   const [example = ''] = blocks(section(page, '### A pod'), '');
   t.deepEqual(example.trimEnd().split('\n'), [
-    '$ kubectl cotenant why -n team cheat',
-    ...say('cheat', recorded('stopped')),
+    '$ kubectl cotenant why -n team rogue',
+    ...say('rogue', recorded('stopped')),
     '$ kubectl cotenant why -n team hooked; echo $?',
     ...say('hooked', recorded('refused')),
     '1',

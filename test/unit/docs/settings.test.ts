@@ -14,7 +14,7 @@ function flat(value: object, prefix = ''): [string, unknown][] {
   );
 }
 
-/** What a setting must be, in the words of the refusal of something that it cannot be. */
+/** What a setting must be, as the refusal of an impossible value says it. */
 function wanted(path: string): string {
   try {
     configure({ [path]: [] }, 'test');

@@ -113,7 +113,7 @@ test('a full page keeps running containers, and of ended ones the newest', async
   });
   const shown = new Set(text.split('\n'));
   t.deepEqual(
-    names(whole).filter((line) => !shown.has(line) && !/_container_(?!kills).*cheat/.test(line)),
+    names(whole).filter((line) => !shown.has(line) && !/_container_(?!kills).*rogue/.test(line)),
     [],
     'all that is there without the flood, but for what has ended, too',
   );
@@ -173,7 +173,7 @@ test('a stale snapshot has cotenant_up 0, counters, and no gauges', async (t) =>
   const { text } = await createRenderer(ALL)(stale);
   t.is(seriesOf(text, 'cotenant_up'), 0);
   t.is(seriesOf(text, 'cotenant_container_sm_seconds_total', { pod: 'train' }), 12.5);
-  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'cheat' }), 1);
+  t.is(seriesOf(text, 'cotenant_container_kills_total', { pod: 'rogue' }), 1);
   const gauges = [...seriesNames(text)].filter(
     (name) => /^cotenant_(device|container|foreign)_/.test(name) && !name.endsWith('_total'),
   );

@@ -5,7 +5,7 @@ import { formatProblem } from '../../../src/common/problem.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
 import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules/namespace-rules.ts';
 
-/** Rules with both foreign dialects on, and `changes` in the words of the operator's settings. */
+/** Rules with both foreign dialects on, and `changes` in the form of the operator's settings. */
 export function rules(changes: object = {}): Rules {
   const read = parseRules({ dialects: ['ack', 'metagpu'], ...changes }, 'rules', DEFAULT_RULES);
   if (!read.ok) throw new Error(read.error.map(formatProblem).join('\n'));

@@ -1,4 +1,4 @@
-// What a pod with a share may not have: one row per way around the limits, with the words that its writer gets.
+// What a pod with a share may not have: one row per way around the limits, with the message that is returned.
 import test from 'ava';
 import { answerOf, configured, creation, sharePod } from './reviews.ts';
 

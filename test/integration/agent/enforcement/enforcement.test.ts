@@ -35,33 +35,33 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
 
   // A second process of the same tenant, which holds no GPU memory at all: it must go with the first.
   const script = `${CLIENT} & sleep 600 & exec ${CLIENT}`;
-  const cheat = runTenant(
+  const rogue = runTenant(
     t,
     node,
     agent,
-    ['--gpu-memory', '1Gi', '--name', 'cheat'],
+    ['--gpu-memory', '1Gi', '--name', 'rogue'],
     [...DODGE, '/bin/sh', '-c', script],
   );
-  await tell(cheat, 'init');
-  await tell(cheat, 'context 0');
-  t.deepEqual((await tell(cheat, `alloc ${600 * MIB}`))[0], 0);
+  await tell(rogue, 'init');
+  await tell(rogue, 'context 0');
+  t.deepEqual((await tell(rogue, `alloc ${600 * MIB}`))[0], 0);
   await eventually(
     async () =>
-      ((await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'cheat' })) ?? 0) > 0 || undefined,
+      ((await agent.metric('cotenant_container_memory_bypass_bytes', { pod: 'rogue' })) ?? 0) > 0 || undefined,
     'the bypass is seen',
   );
   t.deepEqual(agent.audit(), [], 'within its grant a bypass is only reported');
   const over = Date.now();
   const watch = startWatch(stopping(agent.child, node.child));
-  t.deepEqual((await tell(cheat, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
-  const { code } = await cheat.ended;
+  t.deepEqual((await tell(rogue, `alloc ${400 * MIB}`))[0], 0, 'nothing refuses it');
+  const { code } = await rogue.ended;
   const taken = watch();
   t.log(`stopped ${describeWatch(taken)}`);
   t.true(isWithin(5000, taken), describeWatch(taken));
   t.is(code, 137);
   t.true(
-    cheat.output.some((line) => /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant:/.test(line)),
-    cheat.output.join('\n'),
+    rogue.output.some((line) => /stopped by the agent: local\/rogue\/\S+ exceeds its GPU memory grant:/.test(line)),
+    rogue.output.join('\n'),
   );
   const books = node.usage();
   t.deepEqual(
@@ -71,14 +71,14 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
   );
 
   const actions = agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
-  t.deepEqual(actions.slice(0, 2), ['warn cheat bypass', 'kill cheat bypass']);
+  t.deepEqual(actions.slice(0, 2), ['warn rogue bypass', 'kill rogue bypass']);
   const kill = agent.audit()[1];
   t.is(kill?.limitBytes, 1024 * MIB);
   t.true((kill?.usedBytes ?? 0) > 1024 * MIB && kill?.result === 'sent');
   await eventually(
     async () =>
       (await agent.metric('cotenant_container_kills_total', {
-        pod: 'cheat',
+        pod: 'rogue',
         reason: 'bypass',
         result: 'released',
       })) === 1
@@ -87,7 +87,7 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
     'the metric says so',
   );
   t.true(
-    ((await agent.metric('cotenant_container_last_kill_timestamp_seconds', { pod: 'cheat' })) ?? 0) * 1000 >= over,
+    ((await agent.metric('cotenant_container_last_kill_timestamp_seconds', { pod: 'rogue' })) ?? 0) * 1000 >= over,
   );
   t.deepEqual(await tell(neighbor, `check ${kept} 1000000 42`), [0, 0], 'the neighbor has its bytes');
   t.is((await tell(neighbor, `alloc ${MIB}`))[0], 0);
@@ -97,17 +97,17 @@ test('report mode stops nothing and reports what would have been stopped', async
   t.timeout(60_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { 'enforcement.mode': 'report' } });
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'cheat'], [...DODGE, CLIENT]);
-  await tell(cheat, 'init');
-  await tell(cheat, 'context 0');
-  await tell(cheat, `alloc ${512 * MIB}`);
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'rogue'], [...DODGE, CLIENT]);
+  await tell(rogue, 'init');
+  await tell(rogue, 'context 0');
+  await tell(rogue, `alloc ${512 * MIB}`);
   await eventually(() => agent.audit().find((record) => record.action === 'would-stop'), 'it would be stopped');
   const labels = { decision: 'would_kill', reason: 'bypass' };
   await eventually(
     async () => ((await agent.metric('cotenant_enforcement_decisions_total', labels)) === 1 ? true : undefined),
     'it is counted once',
   );
-  t.is((await tell(cheat, 'alloc 512'))[0], 0, 'it lives');
+  t.is((await tell(rogue, 'alloc 512'))[0], 0, 'it lives');
 });
 
 test('processes that belong to no grant are never touched, however much they hold', async (t) => {

@@ -55,7 +55,7 @@ async function attempt(
       [],
       what,
     );
-    tenant.child.stdin?.end(); // it ends with what it is told
+    tenant.child.stdin?.end(); // it ends with its input
     await tenant.ended;
     return;
   }

@@ -63,12 +63,12 @@ async function softRound(
   const { agent: first, when } = await startMortal(t, node, settings, how.dieAt ?? 0);
   const asked = join(temporaryFolder(t), 'asked');
   const stubborn = ['env', '-u', 'LD_PRELOAD', '/bin/sh', '-c', STUBBORN, CLIENT, asked];
-  const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], stubborn);
-  for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
+  const rogue = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], stubborn);
+  for (const command of ['init', 'context 0']) t.is((await tell(rogue, command))[0], 0);
   const pid = node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.pid ?? 0;
   t.true(pid > 0);
   const exited = once(first.child, 'exit').then(() => 'died');
-  await tell(cheat, `alloc ${400 * MIB}`);
+  await tell(rogue, `alloc ${400 * MIB}`);
   let end = 'died';
   await written(first, how.after);
   if (how.dieAt === undefined) {
@@ -80,7 +80,7 @@ async function softRound(
   const asks = () => first.audit().filter(({ action }) => action === 'terminate').length;
   const asksBefore = end === 'died' ? asks() : 0;
   const next = end === 'died' ? await startAgent(t, node, { settings, state: first.state }) : first;
-  t.is((await cheat.ended).code, 137, name);
+  t.is((await rogue.ended).code, 137, name);
   await written(next, 'kill');
   const lines = readFileSync(join(next.state, 'audit.log'), 'utf8').trim().split('\n');
   for (const line of lines) t.notThrows(() => JSON.parse(line));
@@ -155,15 +155,15 @@ for (const [what, dieAt] of [
     };
     const { agent: first, when } = await startMortal(t, node, settings, dieAt);
     const load = [CLIENT, 'libcuda.so.1', 'init', 'context 0', 'load async 600000 3000'];
-    const flags = ['--gpu-memory', '1Gi', '--gpu-cores', '20', '--name', 'cheat'];
-    const cheat = runTenant(t, node, first, flags, ['env', '-u', 'LD_PRELOAD', ...load]);
+    const flags = ['--gpu-memory', '1Gi', '--gpu-cores', '20', '--name', 'rogue'];
+    const rogue = runTenant(t, node, first, flags, ['env', '-u', 'LD_PRELOAD', ...load]);
     const died = once(first.child, 'exit');
     await written(first, 'close-gate');
     if (dieAt === 0) first.child.kill('SIGKILL');
     else writeFileSync(when, '');
     await died;
     const next = await startAgent(t, node, { settings, state: first.state });
-    t.is((await cheat.ended).code, 137);
+    t.is((await rogue.ended).code, 137);
     await written(next, 'kill');
     const all = next.audit().map(({ action, result, reason }) => `${action} ${result} ${reason}`);
     t.deepEqual(all.slice(0, 2), ['warn done over-share', 'close-gate done over-share']);

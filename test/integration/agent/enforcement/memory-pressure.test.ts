@@ -24,13 +24,13 @@ test('a small overrun is stopped at once when it takes memory that others were g
 
   // It has a slot in its ledger, and finds a way past the interposer all the same.
   const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', 'cheat'], [CLIENT, way]);
-  for (const line of ['init', 'context 0', `alloc ${TAKEN * MIB}`]) t.is((await tell(cheat, line))[0], 0, line);
-  t.is((await tell(cheat, `alloc ${(GRANT * 1.1 - TAKEN) * MIB}`))[0], 0, 'nothing refuses it');
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', 'rogue'], [CLIENT, way]);
+  for (const line of ['init', 'context 0', `alloc ${TAKEN * MIB}`]) t.is((await tell(rogue, line))[0], 0, line);
+  t.is((await tell(rogue, `alloc ${(GRANT * 1.1 - TAKEN) * MIB}`))[0], 0, 'nothing refuses it');
   const written = (action: string) =>
-    eventually(() => agent.audit().find((one) => one.pod === 'cheat' && one.action === action), `${action} is written`);
+    eventually(() => agent.audit().find((one) => one.pod === 'rogue' && one.action === action), `${action} is written`);
   t.is((await written('warn')).reason, 'over-limit');
-  t.is(await agent.metric('cotenant_container_kills_total', { pod: 'cheat' }), undefined);
+  t.is(await agent.metric('cotenant_container_kills_total', { pod: 'rogue' }), undefined);
 
   // A process outside of containers takes what is left of the GPU.
   const host = startClient(t, node);
@@ -38,7 +38,7 @@ test('a small overrun is stopped at once when it takes memory that others were g
   let result = 0;
   while (result === 0) [result = -1] = await host.ask(`alloc ${STEP * MIB}`);
   t.is(result, OUT_OF_MEMORY);
-  t.is((await cheat.ended).code, 137);
+  t.is((await rogue.ended).code, 137);
   const killed = await written('kill');
   t.is(killed.reason, 'no-room');
   t.regex(killed.message, /exceeds its GPU memory grant on a GPU without free memory for other grants/);
@@ -60,16 +60,16 @@ test('of two small overruns the larger is stopped; the smaller keeps its grace p
   const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);
   for (const line of ['init', 'context 0', `alloc ${128 * MIB}`]) t.is((await tell(neighbor, line))[0], 0);
   const way = `walk:${join(node.lib, 'libcuda.so.1')}`;
-  const cheats = ['less', 'more'].map((name) =>
+  const rogues = ['less', 'more'].map((name) =>
     runTenant(t, node, agent, ['--gpu-memory', `${GRANT}Mi`, '--name', name], [CLIENT, way]),
   );
   // With the context: 2306 and 2506 MiB, of which 2624 would be far over.
   for (const [index, mib] of [2050, 2250].entries()) {
-    const cheat = cheats[index] as (typeof cheats)[number];
+    const rogue = rogues[index] as (typeof rogues)[number];
     const lines = ['init', 'context 0', `alloc ${TAKEN * MIB}`, `alloc ${(mib - TAKEN) * MIB}`];
-    for (const line of lines) t.is((await tell(cheat, line))[0], 0, line);
+    for (const line of lines) t.is((await tell(rogue, line))[0], 0, line);
   }
-  const [less, more] = cheats as [(typeof cheats)[number], (typeof cheats)[number]];
+  const [less, more] = rogues as [(typeof rogues)[number], (typeof rogues)[number]];
   const seen = (pod: string, action: string) => agent.audit().some((one) => one.pod === pod && one.action === action);
   for (const pod of ['less', 'more']) await eventually(() => seen(pod, 'warn') || undefined, `${pod} is warned`);
 

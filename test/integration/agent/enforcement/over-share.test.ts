@@ -52,7 +52,7 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
   const others = await seen(3);
   const capped = others.find(({ pod }) => pod === 'capped')?.grantId;
   t.is((await ask(agent.state, 'PATCH', `/v1/grants/${capped}`, { coresLimitPercent: 25 })).status, 200);
-  const cheat = start('cheat', 0, ['--gpu-cores', '20'], '3000', DODGE);
+  const rogue = start('rogue', 0, ['--gpu-cores', '20'], '3000', DODGE);
   await seen(4);
   const borrower = others.find(({ pod }) => pod === 'borrower')?.processes[0]?.pid ?? 0;
   await eventually(
@@ -61,7 +61,7 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
   );
 
   const from = Date.now();
-  const { code } = await cheat.ended;
+  const { code } = await rogue.ended;
   t.is(code, 137);
   t.log(`stopped after ${(Date.now() - from) / 1000} s`);
   t.deepEqual(
@@ -69,19 +69,19 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
       .audit()
       .map(({ action, pod, reason }) => `${action} ${pod} ${reason}`)
       .slice(0, 3),
-    ['warn cheat over-share', 'close-gate cheat over-share', 'kill cheat over-share'],
+    ['warn rogue over-share', 'close-gate rogue over-share', 'kill rogue over-share'],
   );
   const kill = agent.audit()[2];
   t.is(kill?.limitRatio, 0.2);
   t.true((kill?.usedRatio ?? 0) > 0.5 && kill?.resource === 'compute' && kill.result === 'sent');
   t.regex(
-    cheat.output.join('\n'),
-    /stopped by the agent: local\/cheat\/\S+ exceeds its GPU compute share: \d+ % of 20 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate/,
+    rogue.output.join('\n'),
+    /stopped by the agent: local\/rogue\/\S+ exceeds its GPU compute share: \d+ % of 20 % on GPU-\S+ over 2\d s, and launches kernels past its closed gate/,
   );
   await eventually(
     async () =>
       (await agent.metric('cotenant_container_kills_total', {
-        pod: 'cheat',
+        pod: 'rogue',
         reason: 'over-share',
         result: 'released',
       })) === 1 || undefined,
@@ -94,7 +94,7 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
     async () => ((await agent.snapshot())?.atMs ?? 0) > atMs + WINDOW_S * 1000 || undefined,
     'another window',
   );
-  t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['cheat']);
+  t.deepEqual([...new Set(agent.audit().map(({ pod }) => pod))], ['rogue']);
   t.is((await seen(3)).length, 3);
 });
 

@@ -100,7 +100,7 @@ for (const seed of [3, 7, 11]) {
     for (const command of ['init', 'context 0']) t.is((await tell(tenant, command))[0], 0);
 
     const held = () => node.usage().clients.find(({ command, alive }) => alive && command === 'client')?.gpus[0];
-    /** Waits until the tenant is told what the GPU says; that it is. */
+    /** Waits until cuMemGetInfo of the tenant agrees with the grant and what the GPU has of it; the bytes that it holds. */
     const learned = (why: string) =>
       eventually(async () => {
         const before = held()?.bytes ?? 0;

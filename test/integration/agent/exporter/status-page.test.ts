@@ -80,9 +80,9 @@ testInBrowser('the status page shows GPUs, tenants, limits, use and actions', as
   const good = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'good'], [CLIENT]);
   for (const command of ['init', 'context 0', `alloc ${1000 * MIB}`]) await tell(good, command);
   const bypassing = ['env', '-u', 'LD_PRELOAD', CLIENT];
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', '<b onload=1>'], bypassing);
-  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(cheat, command);
-  await cheat.ended;
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', '<b onload=1>'], bypassing);
+  for (const command of ['init', 'context 0', `alloc ${2048 * MIB}`]) await tell(rogue, command);
+  await rogue.ended;
   await eventually(async () => {
     const snapshot = await agent.snapshot();
     return snapshot?.containers.length === 1 && (snapshot.containers[0]?.usedBytes ?? 0) > 1000 * MIB

@@ -1,5 +1,5 @@
 // What the arbiter's process counts of tenants that do nothing else, over agents and plans: each second once. Tenants
-// are the words that their processes would write into their ledgers (native/shared-memory/lease_page.h).
+// are the values that their processes would write into their ledgers (native/shared-memory/lease_page.h).
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';

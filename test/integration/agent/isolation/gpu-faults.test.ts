@@ -1,5 +1,5 @@
 // A GPU after an Xid that needs a reset: it takes no new container, those that run on it are left alone, and it comes
-// back with proof or by word.
+// back with proof or on request.
 import { execFile } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -125,15 +125,15 @@ test('ResourceSlices are watched; a failure is reported once, the last ones stay
   api.status = 404;
   const problems: string[] = [];
   let slices: readonly unknown[] = [];
-  const watch = watchResourceSlices(
-    api.config,
-    'node-a',
-    (list) => {
+  const watch = watchResourceSlices({
+    config: api.config,
+    nodeName: 'node-a',
+    onSlices(list) {
       slices = list;
     },
-    (text) => problems.push(text),
-    { firstMs: 10, mostMs: 20 },
-  );
+    onProblem: (text) => problems.push(text),
+    pauseMs: { firstMs: 10, mostMs: 20 },
+  });
   t.teardown(() => watch.close());
   await eventually(() => api.refused > 3 || undefined, 'it is asked for again');
   t.is(problems.length, 1);
@@ -325,7 +325,7 @@ testUnless('reason' in place ? place.reason : undefined)(
     const uid = UID.replace(/1$/, '3');
     api.pods = [podOf('sneaky', uid, ID)];
     const node = await startNode(t, '--gpu', 'l4');
-    const socket = join(temporaryFolder(t), 'nobody.sock');
+    const socket = join(temporaryFolder(t), 'absent.sock');
     const agent = await startAgent(t, node, {
       env: { KUBECONFIG: api.file },
       settings: {

@@ -325,8 +325,8 @@ const scenarios: Record<string, () => unknown> = {
       publishAs(started, digit + 1, share, annotationsOf(share, enforcement as 'report' | undefined), false);
     const rounds = (from: Started, count: number) => {
       from.actions.length = 0;
-      const cheats = [1, 2, 3].map((digit) => processOf(digit, 'a', 300));
-      for (let round = 0; round < count; round++) from.node.onSample(sampleOf(...cheats));
+      const rogues = [1, 2, 3].map((digit) => processOf(digit, 'a', 300));
+      for (let round = 0; round < count; round++) from.node.onSample(sampleOf(...rogues));
       return from.actions.toSorted();
     };
     const reported = (from: Started) =>

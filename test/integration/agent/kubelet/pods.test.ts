@@ -65,7 +65,7 @@ test("a pod's mode follows its namespace, its annotation, administrators and the
     done: ['kill a', 'warn a', 'warn a', 'would-stop a'].toSorted(),
     reported: ['pod-1 enforce node', 'pod-2 report namespace', 'pod-3 off namespace'],
   });
-  // The first goes on as it did; the second is stopped by its own word; the third is reported now.
+  // The first goes on as it did; the second is stopped by its own annotation; the third is reported now.
   t.deepEqual((changed as { reported: string[] }).reported, [
     'pod-1 enforce node',
     'pod-2 enforce pod',

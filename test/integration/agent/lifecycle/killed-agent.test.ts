@@ -30,16 +30,16 @@ test('an agent killed at any step of a stop loses no record and repeats no stop'
         COTENANT_TEST_DIE_WHEN: when,
       },
     });
-    const name = `cheat-${dieAt}`;
-    const cheat = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], [...DODGE, CLIENT]);
-    for (const command of ['init', 'context 0']) t.is((await tell(cheat, command))[0], 0);
+    const name = `rogue-${dieAt}`;
+    const rogue = runTenant(t, node, first, ['--gpu-memory', '256Mi', '--name', name], [...DODGE, CLIENT]);
+    for (const command of ['init', 'context 0']) t.is((await tell(rogue, command))[0], 0);
     const living = () => node.usage().clients.find((one) => one.command === 'client' && one.alive)?.pid;
     const isAlive = () => living() !== undefined;
     const pid = living() ?? 0;
     t.true(pid > 0);
     const died = once(first.child, 'exit').then(() => 'died');
     writeFileSync(when, '');
-    await tell(cheat, `alloc ${400 * MIB}`);
+    await tell(rogue, `alloc ${400 * MIB}`);
     const reported = eventually(
       () =>
         (first.audit().some(({ action }) => action === 'kill') && !existsSync(join(first.state, 'stopping.json'))) ||
@@ -61,7 +61,7 @@ test('an agent killed at any step of a stop loses no record and repeats no stop'
     const before = first.audit().filter(({ action }) => action === 'kill').length;
 
     const next = end === 'died' ? await startAgent(t, node, { settings, state: first.state }) : first;
-    t.is((await cheat.ended).code, 137, `step ${dieAt}`);
+    t.is((await rogue.ended).code, 137, `step ${dieAt}`);
     await eventually(() => next.audit().some(({ action }) => action === 'kill') || undefined, 'the stop is reported');
     await eventually(
       async () =>

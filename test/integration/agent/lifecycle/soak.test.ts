@@ -63,8 +63,8 @@ type Facts = {
     readonly mostLine: string;
     readonly mostRatio: number;
   };
-  /** Seconds of the one who computes all the time, by the page and by the simulator's books; and those that could not
-   * be told. */
+  /** Seconds of the container that computes all the time, as published and as the simulator counts them; and those that
+   * could not be reported. */
   readonly computed: Readonly<Record<'published' | 'booked' | 'unreported', number>>;
   /** Counters that were less than a page before. */
   readonly fell: readonly string[];

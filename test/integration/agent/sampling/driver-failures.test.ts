@@ -81,8 +81,8 @@ test('a GPU out of sight cancels no stop in progress and counts as no released m
       'enforcement.softSeconds': 8,
     },
   });
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'cheat'], [...DODGE, CLIENT]);
-  for (const command of ['init', 'context 0', `alloc ${512 * MIB}`]) await tell(cheat, command);
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'rogue'], [...DODGE, CLIENT]);
+  for (const command of ['init', 'context 0', `alloc ${512 * MIB}`]) await tell(rogue, command);
   const done = () => agent.audit().map(({ action }) => action);
   await eventually(() => done().includes('close-gate') || undefined, 'its gate is closed');
   node.control('lose', '0');
@@ -90,7 +90,7 @@ test('a GPU out of sight cancels no stop in progress and counts as no released m
   await samples(agent, 6);
   t.deepEqual(done(), ['warn', 'close-gate']);
   node.control('recover', '0');
-  t.is((await cheat.ended).code, 143);
+  t.is((await rogue.ended).code, 143);
   t.deepEqual(done().slice(0, 3), ['warn', 'close-gate', 'terminate']);
 });
 
@@ -115,10 +115,10 @@ test("when one grant's record cannot be written, other stops and grants still wo
   await eventually(() => problems().length > 0 || undefined, 'it is said');
   t.is(heldOf(agent, id), held);
 
-  const cheat = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'cheat'], [...DODGE, CLIENT]);
-  for (const command of ['init', 'context 0', `alloc ${2000 * MIB}`]) await tell(cheat, command);
-  t.is((await cheat.ended).code, 137);
-  const labels = { pod: 'cheat', reason: 'bypass', result: 'released' };
+  const rogue = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'rogue'], [...DODGE, CLIENT]);
+  for (const command of ['init', 'context 0', `alloc ${2000 * MIB}`]) await tell(rogue, command);
+  t.is((await rogue.ended).code, 137);
+  const labels = { pod: 'rogue', reason: 'bypass', result: 'released' };
   await eventually(
     async () => (await agent.metric('cotenant_container_kills_total', labels)) === 1 || undefined,
     'the stop is counted',

@@ -86,7 +86,7 @@ test('a released driver is open in no process; up is 0 until it is reacquired', 
   const ready = await fetch(`${agent.url}/readyz`);
   t.is(ready.status, 503);
   t.regex(await ready.text(), /released on command/);
-  // Of this agent no grant is had meanwhile, and the words say why.
+  // This agent makes no grant meanwhile, and its error says why.
   const owner = { pid: process.pid, startTicks: 1 };
   const body = {
     name: 'late',

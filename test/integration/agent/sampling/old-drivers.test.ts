@@ -61,11 +61,11 @@ for (const [driver, list, reserved, absent] of DRIVERS) {
     const sm = () => agent.metric('cotenant_container_sm_seconds_total', { pod: 'one' });
     await eventually(async () => ((await sm()) ?? 0) > 0 || undefined, 'its use of the SMs');
     await busy;
-    const cheat = await tenant('cheat', 1500, ['env', '-u', 'LD_PRELOAD']);
-    t.is((await cheat.ended).code, 137, 'who goes past the interposer is stopped');
+    const rogue = await tenant('rogue', 1500, ['env', '-u', 'LD_PRELOAD']);
+    t.is((await rogue.ended).code, 137, 'who goes past the interposer is stopped');
     t.deepEqual(
       agent.audit().flatMap(({ action, pod }) => (action === 'kill' ? [pod] : [])),
-      ['cheat'],
+      ['rogue'],
     );
     t.is(await agent.metric('cotenant_exporter_nvml_errors_total', { code: '13' }), undefined);
     const said = agent.log.filter((line) => line.includes(' does not have nvml'));

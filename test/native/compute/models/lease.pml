@@ -3,7 +3,7 @@
  * code's sequentially consistent accesses are.
  *
  * Held: work of both containers is never under way at once; terms that a thread used belong to one another and to the
- * lease that it met; nobody sleeps for ever. With one of these defined the model is wrong on purpose, and must fail:
+ * lease that it met; no process sleeps for ever. With one of these defined the model is wrong on purpose, and must fail:
  *   LOOKS_FIRST     a thread looks at the lease before it announces
  *   AGENT_FIRST     the agent looks at what is under way before it closes
  *   NO_SECOND_LOOK  a reader does not look at the lease again after it read the terms
@@ -123,7 +123,7 @@ active proctype agent() {
           if
           :: haste > 0 -> haste--
           :: haste > 0 -> haste--; grant(c); (progress != done) /* other terms for the same holder */
-          :: progress != done                       /* a turn ends when somebody has used it */
+          :: progress != done                       /* a turn ends when a process has used it */
           fi;
           take_back(c)
        :: else -> (bell)

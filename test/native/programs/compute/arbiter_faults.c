@@ -99,8 +99,8 @@ static void crash_case(void) {
     CHECK(one->gates[0].row->used_ns == used && one->gates[0].row->inflight == 0);
 }
 
-/* The agent goes away: processes of a container go by one credit, which they compute alike; no cap is exceeded, nobody
- * is shut out; a new agent goes on where they are. */
+/* The agent goes away: processes of a container go by one credit, which they compute alike; no cap is exceeded,
+ * none is shut out; a new agent goes on where they are. */
 static void outage_case(void) {
     struct container *one = add(1, half);
     static struct cot_gate second;

@@ -79,7 +79,7 @@ test('another process or container of a pod is looked up at once', (t) => {
   t.is(found(second), join(mount, groupOf(other)), 'another container by its process');
   newest = one;
   const both = [...second, ...first];
-  t.is(found(both), join(mount, groupOf(one)), 'the newest by the word of the runtime');
+  t.is(found(both), join(mount, groupOf(one)), 'the newest as the runtime reports it');
   newest = other;
   t.is(found(both), join(mount, groupOf(other)), 'the same processes');
 });

@@ -1,4 +1,4 @@
-// Whose a container id is: the runtime's word first, the cluster's where the runtime said nothing.
+// Which container an ID belongs to: as the runtime reports it, or as the cluster does where the runtime does not.
 import test from 'ava';
 import { createContainerIndex } from '../../../../src/agent/attribution/container-index.ts';
 

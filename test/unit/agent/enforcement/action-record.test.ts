@@ -1,4 +1,4 @@
-// What is written down of an action, the words that people read, and what a later agent makes of the file.
+// How an action is recorded, what its message says, and how a later agent reads the file.
 import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,7 +15,7 @@ import type { MemoryReason, Verdict } from '../../../../src/policy/memory-verdic
 import { loggerTo } from '../../../support/product/logger.ts';
 import { grantOf } from '../node.ts';
 
-const grant = grantOf('abc123', 1024, [0], { pod: 'cheat' });
+const grant = grantOf('abc123', 1024, [0], { pod: 'rogue' });
 const verdict = (reason: MemoryReason, bypassMib = 0): Verdict => ({
   severity: 'hard',
   reason,
@@ -39,30 +39,30 @@ test('the message names container, reason, use, limit, GPU and consequence', (t)
     [
       'kill',
       verdict('bypass', 2900),
-      'local/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0, 2900 MiB of it past the interposer; the agent stops it',
+      'local/rogue/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0, 2900 MiB of it past the interposer; the agent stops it',
     ],
     [
       'warn',
       verdict('over-limit'),
-      'local/cheat/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; the agent stops it if this lasts',
+      'local/rogue/main exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; the agent stops it if this lasts',
     ],
     [
       'would-stop',
       verdict('far-over-limit'),
-      'local/cheat/main far exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; in enforce mode the agent would stop it',
+      'local/rogue/main far exceeds its GPU memory grant: 3000 MiB of 1024 MiB on GPU-0; in enforce mode the agent would stop it',
     ],
     [
       'close-gate',
       overShare('soft'),
-      'local/cheat/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s; the agent holds back its kernels',
+      'local/rogue/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s; the agent holds back its kernels',
     ],
     [
       'kill',
       overShare('hard'),
-      'local/cheat/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s, and launches kernels past its closed gate; the agent stops it',
+      'local/rogue/main exceeds its GPU compute share: 98 % of 25 % on GPU-0 over 60 s, and launches kernels past its closed gate; the agent stops it',
     ],
-    ['released', { severity: 'within' }, 'local/cheat/main: its GPU memory is free again'],
-    ['open-gate', { severity: 'within' }, 'local/cheat/main: its kernels may run again'],
+    ['released', { severity: 'within' }, 'local/rogue/main: its GPU memory is free again'],
+    ['open-gate', { severity: 'within' }, 'local/rogue/main: its kernels may run again'],
   ];
   for (const [action, given, expected] of cases) t.is(describe(grant, action, given), expected);
 });
@@ -96,7 +96,7 @@ test('a record holds the figures of the worst GPU and each process that was sign
       action: 'kill',
       grantId: 'abc123',
       namespace: 'local',
-      pod: 'cheat',
+      pod: 'rogue',
       podUid: '',
       container: 'main',
       gpuUuid: 'GPU-0',

@@ -40,13 +40,13 @@ test('a stop that reaches no process does not count for the rate', (t) => {
 test('repeatedly stopped decoys protect neither their own nor another namespace', (t) => {
   const grants = [
     ...['decoy-1', 'decoy-2'].map((id) => there(id, { namespace: 'team' })),
-    there('cheat', { namespace: 'team' }),
+    there('rogue', { namespace: 'team' }),
     there('stranger', { namespace: 'elsewhere' }),
   ];
   const { act, audit } = setUp(t, { grants, people: peopledNode().native });
   const decoys = ['decoy-1', 'decoy-2'].map((id) => ({ id, mib: 5000 }));
   const quiet = [
-    { id: 'cheat', mib: 300 },
+    { id: 'rogue', mib: 300 },
     { id: 'stranger', mib: 200 },
   ];
   // They hold too much for two samples, are stopped, are started anew.
@@ -63,7 +63,7 @@ test('repeatedly stopped decoys protect neither their own nor another namespace'
     audit.recent().at(-1)?.detail ?? '',
     /^4 containers were stopped .* reserved for containers that were not stopped yet$/,
   );
-  t.deepEqual(done(21, 24, quiet), ['kill cheat', 'kill stranger']);
+  t.deepEqual(done(21, 24, quiet), ['kill rogue', 'kill stranger']);
 });
 
 test('one namespace leaves stops for others, however many containers it has', (t) => {

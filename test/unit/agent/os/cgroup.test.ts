@@ -121,7 +121,7 @@ test('names that only look like a pod or a container identify none', (t) => {
     ['an id with something behind it', `0::/docker/${ID}.service`, NO_CONTAINER],
     ['a prefix that no runtime has', `0::/docker/X9-${ID}`, NO_CONTAINER],
     ['a pod without a uid', '0::/kubepods/pod/x', NO_CONTAINER],
-    ['a word that ends in pod and a uid', `0::/kubepods/xpod${UID}/y`, NO_CONTAINER],
+    ['a name that ends in pod and a uid', `0::/kubepods/xpod${UID}/y`, NO_CONTAINER],
     ['a uid with something behind it', `0::/kubepods/pod${UID}x/y`, NO_CONTAINER],
     ['an id before the pod is not the container of the pod', `0::/docker/${OTHER}/kubepods/pod${UID}`, { podUid: UID }],
     ['only the end of a path can be deleted', `0::/docker (deleted)/${ID}`, BARE],

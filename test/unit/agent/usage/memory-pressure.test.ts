@@ -39,33 +39,33 @@ function verdicts(freeMib: number | undefined, held: Readonly<Record<string, num
 
 test('an overusing container owes memory to those that have not used their whole grant', (t) => {
   const cases: [string, number | undefined, Record<string, number | undefined>, readonly string[]][] = [
-    ['to one who has nothing yet', 10, { cheat: 1200, other: 0 }, ['cheat hard no-room', 'other']],
-    ['to no other, whatever it is short of itself', 10, { cheat: 1200 }, ['cheat soft over-limit']],
-    ['to one who has all of it', 10, { cheat: 1200, other: 1000 }, ['cheat soft over-limit', 'other']],
+    ['to one who has nothing yet', 10, { rogue: 1200, other: 0 }, ['rogue hard no-room', 'other']],
+    ['to no other, whatever it is short of itself', 10, { rogue: 1200 }, ['rogue soft over-limit']],
+    ['to one who has all of it', 10, { rogue: 1200, other: 1000 }, ['rogue soft over-limit', 'other']],
     [
       'by each of two, to a third',
       10,
-      { cheat: 1200, second: 1100, other: 900 },
-      ['cheat hard no-room', 'second hard no-room', 'other'],
+      { rogue: 1200, second: 1100, other: 900 },
+      ['rogue hard no-room', 'second hard no-room', 'other'],
     ],
     [
       'not by two to one another',
       10,
-      { cheat: 1200, second: 1100 },
-      ['cheat soft over-limit', 'second soft over-limit'],
+      { rogue: 1200, second: 1100 },
+      ['rogue soft over-limit', 'second soft over-limit'],
     ],
-    ['not while there is some', 1000, { cheat: 1200, other: 0 }, ['cheat soft over-limit', 'other']],
+    ['not while there is some', 1000, { rogue: 1200, other: 0 }, ['rogue soft over-limit', 'other']],
     [
       "what the driver does not report is no container's fault",
       undefined,
-      { cheat: 1200, other: 0 },
-      ['cheat soft over-limit', 'other'],
+      { rogue: 1200, other: 0 },
+      ['rogue soft over-limit', 'other'],
     ],
     [
       'a container without reported use is owed nothing',
       10,
-      { cheat: 1200, other: undefined },
-      ['cheat soft over-limit', 'other'],
+      { rogue: 1200, other: undefined },
+      ['rogue soft over-limit', 'other'],
     ],
   ];
   for (const [what, free, held, expected] of cases) t.deepEqual(verdicts(free, held).said, expected, what);
@@ -73,6 +73,6 @@ test('an overusing container owes memory to those that have not used their whole
 
 test('where no container is over its limit the state is the same object', (t) => {
   t.true(verdicts(10, { one: 1000, other: 0 }).isSame);
-  t.false(verdicts(10, { cheat: 1200, other: 0 }).isSame);
-  t.deepEqual(verdicts(10, { cheat: 1200, other: 0 }, { isolateMemory: false }).said, ['cheat', 'other']);
+  t.false(verdicts(10, { rogue: 1200, other: 0 }).isSame);
+  t.deepEqual(verdicts(10, { rogue: 1200, other: 0 }, { isolateMemory: false }).said, ['rogue', 'other']);
 });

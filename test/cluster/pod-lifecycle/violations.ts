@@ -1,4 +1,4 @@
-// What is stopped, refused or harmless: a cheating container, pods that avoid the webhook and the scheduler, actions
+// What is stopped, refused or harmless: a container over its grant, pods that avoid the webhook and the scheduler, actions
 // inside a pod.
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,7 +9,6 @@ import { NODE_NAME } from '../bed/node.ts';
 import { addClientImage } from '../bed/product.ts';
 import {
   attach,
-  cheatOf,
   clientOf,
   containerOf,
   eventsOf,
@@ -19,6 +18,7 @@ import {
   outputOf,
   podOf,
   RESTRICTED,
+  rogueOf,
   shellOf,
   untilGone,
   untilPod,
@@ -30,63 +30,66 @@ import { cotenant, type OnCluster, TEAM } from './common.ts';
 /** Exit code of a client that cannot load the driver. */
 const NO_DRIVER = 3;
 
-export function cheats(onCluster: OnCluster): void {
-  onCluster('a cheating container is stopped with a reason; its neighbor is undisturbed', async (t, { bed, uuids }) => {
-    const [gpu = ''] = uuids;
-    const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': gpu } };
-    bed.apply(
-      podOf('neighbor', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
-    );
-    await untilRunning(bed, 'neighbor', TEAM);
-    const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
-    bed.apply(podOf('cheat', [cheatOf(ONE_SHARE.own(1024), commands)], settings));
-    const stopped = await untilPod(
-      bed,
-      'cheat',
-      'was stopped and started again',
-      (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.lastState.terminated !== undefined,
-      TEAM,
-    );
-    const { terminated } = containerOf(stopped)?.lastState ?? {};
-    t.is(terminated?.exitCode, 137);
-    const sentence = new RegExp(
-      `team/cheat/main .*: \\d+ MiB of 1024 MiB on ${gpu}, \\d+ MiB of it past the interposer`,
-    );
-    t.regex(terminated?.message ?? '', sentence);
-    const ran =
-      Date.parse((terminated as { finishedAt?: string }).finishedAt ?? '') -
-      Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
-    t.true(ran <= 5000, `${ran} ms from its start to its end`);
-    const events = await eventually(async () => {
-      const exceeded = (await eventsOf(bed, 'cheat', 'team')).filter(
-        ({ reason }) => reason === 'GPUMemoryQuotaExceeded',
+export function violations(onCluster: OnCluster): void {
+  onCluster(
+    'a container over its grant is stopped with a reason; its neighbor is undisturbed',
+    async (t, { bed, uuids }) => {
+      const [gpu = ''] = uuids;
+      const settings = { ...TEAM, annotations: { 'cotenant.io/gpu-uuid': gpu } };
+      bed.apply(
+        podOf('neighbor', [clientOf(ONE_SHARE.own(2048), ['init', 'context 0', `alloc ${1024 * MIB}`])], settings),
       );
-      return exceeded.some(({ message }) => message.endsWith('the agent stops it')) ? exceeded : undefined;
-    }, 'the Event');
-    t.true(
-      events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
-      JSON.stringify(events),
-    );
-    const kills = { ...TEAM, pod: 'cheat', reason: 'bypass', action: 'kill', result: 'released' };
-    const count = await eventually(async () => {
-      const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', kills);
-      return found !== undefined && found > 0 ? found : undefined;
-    }, 'the counter');
-    t.true(count >= 1);
-    t.regex(cotenant(bed, 'why', 'team/cheat'), sentence);
-    bed.kubectl('-n', 'team', 'delete', 'pod', 'cheat', '--wait=false');
-    const neighbor = await getPod(bed, 'neighbor', 'team');
-    t.is(containerOf(neighbor)?.restartCount, 0);
-    const talk = attach(bed, 'neighbor', 'team');
-    await talk.must(`alloc ${512 * MIB}`);
-    await talk.leave();
-    bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbor', '--wait=false');
-    await Promise.all(['cheat', 'neighbor'].map((name) => untilGone(bed, name, TEAM)));
-  });
+      await untilRunning(bed, 'neighbor', TEAM);
+      const commands = ['init', 'context 0', `alloc ${4096 * MIB}`];
+      bed.apply(podOf('rogue', [rogueOf(ONE_SHARE.own(1024), commands)], settings));
+      const stopped = await untilPod(
+        bed,
+        'rogue',
+        'was stopped and started again',
+        (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.lastState.terminated !== undefined,
+        TEAM,
+      );
+      const { terminated } = containerOf(stopped)?.lastState ?? {};
+      t.is(terminated?.exitCode, 137);
+      const sentence = new RegExp(
+        `team/rogue/main .*: \\d+ MiB of 1024 MiB on ${gpu}, \\d+ MiB of it past the interposer`,
+      );
+      t.regex(terminated?.message ?? '', sentence);
+      const ran =
+        Date.parse((terminated as { finishedAt?: string }).finishedAt ?? '') -
+        Date.parse((terminated as { startedAt?: string }).startedAt ?? '');
+      t.true(ran <= 5000, `${ran} ms from its start to its end`);
+      const events = await eventually(async () => {
+        const exceeded = (await eventsOf(bed, 'rogue', 'team')).filter(
+          ({ reason }) => reason === 'GPUMemoryQuotaExceeded',
+        );
+        return exceeded.some(({ message }) => message.endsWith('the agent stops it')) ? exceeded : undefined;
+      }, 'the Event');
+      t.true(
+        events.every(({ message, type }) => sentence.test(message) && type === 'Warning'),
+        JSON.stringify(events),
+      );
+      const kills = { ...TEAM, pod: 'rogue', reason: 'bypass', action: 'kill', result: 'released' };
+      const count = await eventually(async () => {
+        const found = seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_kills_total', kills);
+        return found !== undefined && found > 0 ? found : undefined;
+      }, 'the counter');
+      t.true(count >= 1);
+      t.regex(cotenant(bed, 'why', 'team/rogue'), sentence);
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'rogue', '--wait=false');
+      const neighbor = await getPod(bed, 'neighbor', 'team');
+      t.is(containerOf(neighbor)?.restartCount, 0);
+      const talk = attach(bed, 'neighbor', 'team');
+      await talk.must(`alloc ${512 * MIB}`);
+      await talk.leave();
+      bed.kubectl('-n', 'team', 'delete', 'pod', 'neighbor', '--wait=false');
+      await Promise.all(['rogue', 'neighbor'].map((name) => untilGone(bed, name, TEAM)));
+    },
+  );
 
   onCluster('a stopped container with restartPolicy Never has failed, with the reason', async (t, { bed }) => {
     const settings = { ...TEAM, spec: { restartPolicy: 'Never' } };
-    bed.apply(podOf('once', [cheatOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
+    bed.apply(podOf('once', [rogueOf(ONE_SHARE.own(1024), ['init', 'context 0', `alloc ${4096 * MIB}`])], settings));
     const failed = await untilPod(bed, 'once', 'has failed', ({ status }) => status?.phase === 'Failed', TEAM);
     t.regex(containerOf(failed)?.state.terminated?.message ?? '', /past the interposer; the agent stops it$/);
     t.is(containerOf(failed)?.restartCount, 0);

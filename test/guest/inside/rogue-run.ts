@@ -11,7 +11,7 @@ const BUILD = join(HOME, 'native/build');
 const MAIN = join(HOME, 'src/cli/main.ts');
 const GIB = 2 ** 30;
 
-export async function stopsCheat(): Promise<void> {
+export async function stopsRogueRun(): Promise<void> {
   const [folder, state] = ['/tmp/gpu', '/tmp/state'];
   mkdirSync(folder);
   const lib = join(folder, 'lib');
@@ -36,7 +36,7 @@ export async function stopsCheat(): Promise<void> {
   const takes = `(echo init; echo context 0; echo alloc ${3 * GIB}; sleep 600) | ${BUILD}/tests/client`;
   const tenant = spawn(
     process.execPath,
-    [MAIN, 'run', '--state', state, '-m', '1Gi', '--name', 'cheat', '--', 'env', '-u', 'LD_PRELOAD', 'sh', '-c', takes],
+    [MAIN, 'run', '--state', state, '-m', '1Gi', '--name', 'rogue', '--', 'env', '-u', 'LD_PRELOAD', 'sh', '-c', takes],
     { env: { ...process.env, LD_LIBRARY_PATH: lib }, stdio: ['ignore', 'pipe', 'pipe'] },
   );
   let said = '';
@@ -52,7 +52,7 @@ export async function stopsCheat(): Promise<void> {
   assert.equal(tenant.exitCode, null, said);
   const [code] = (await once(tenant, 'exit')) as [number | null];
   assert.equal(code, 137, said);
-  assert.match(said, /stopped by the agent: local\/cheat\/\S+ exceeds its GPU memory grant/);
+  assert.match(said, /stopped by the agent: local\/rogue\/\S+ exceeds its GPU memory grant/);
   const lines = readFileSync(join(state, 'audit.log'), 'utf8').trim().split('\n');
   const stop = lines
     .map((line) => JSON.parse(line) as { action: string; result: string; processes: { result: string }[] })
