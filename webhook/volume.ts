@@ -10,12 +10,12 @@ import type { PodContainer } from '../src/request/containers.ts';
 // NVIDIA's toolkit can be set to read the list of devices from what is mounted below this path.
 const DEVICE_LIST = '/run/nvidia-container-devices';
 
-/** Of each list of a pod with a share. */
+/** In each list of volumes, mounts and variables of a pod with a share. */
 const MOST_ENTRIES = 1000;
 
-const BYTE_EQUAL = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
+const ONLY_OURS = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
 
-/** The pod's volumes with ours, which is absent or exact after `checkVolumes`. */
+/** The pod's volumes with ours, which after `checkVolumes` is absent or equal. */
 export function withVolume(volumes: readonly unknown[]): readonly unknown[] {
   return volumes.some((volume) => isDeepEqual(VOLUME, volume)) ? volumes : [...volumes, VOLUME];
 }
@@ -45,14 +45,14 @@ export function checkVolumes(pod: unknown, hasShare: boolean): Problem[] {
     ours += 1;
     if (!isDeepEqual(VOLUME, volume)) {
       const value = driver === CSI_DRIVER ? `csi.driver ${CSI_DRIVER}` : textAt(volume, 'name');
-      problems.push(forbidden(path, value, 'uses a name of Cotenant for another volume', BYTE_EQUAL));
+      problems.push(forbidden(path, value, 'uses a name of Cotenant for another volume', ONLY_OURS));
     } else if (!hasShare) {
       const right = 'leave the volume out, or ask for a share with cotenant.io/gpu-memory';
       problems.push(
         forbidden(path, VOLUME_NAME, 'is the volume of Cotenant in a pod that asks for no share of a GPU', right),
       );
     } else if (ours > 1) {
-      problems.push(forbidden(path, VOLUME_NAME, 'is there twice', BYTE_EQUAL));
+      problems.push(forbidden(path, VOLUME_NAME, 'is there twice', ONLY_OURS));
     }
   }
   return problems;

@@ -61,7 +61,7 @@ export function parseVerbs(text: string): Map<string, VerbRow> {
       current = { verb: known, group, reason };
       continue;
     }
-    for (const base of line.split(' ').filter((word) => word !== '')) {
+    for (const base of line.split(' ').filter((name) => name !== '')) {
       if (!current) throw new Error(`${where}: ${base} stands before the first "= VERB" line`);
       if (table.has(base)) throw new Error(`${where}: ${base} has a verb already`);
       table.set(base, current);
@@ -74,11 +74,11 @@ export function parseVerbs(text: string): Map<string, VerbRow> {
 export function joinVerbs(facts: Facts, table: Map<string, VerbRow>): { symbol: string; row: VerbRow }[] {
   const bases = new Set(facts.baseOf.values());
   const rest = table.get('*');
-  const strangers = [...table.keys()].filter((base) => base !== '*' && !bases.has(base));
-  const undecided = [...bases].filter((base) => !table.has(base) && !rest);
-  if (strangers.length + undecided.length > 0) {
+  const unknownNames = [...table.keys()].filter((base) => base !== '*' && !bases.has(base));
+  const withoutVerb = [...bases].filter((base) => !table.has(base) && !rest);
+  if (unknownNames.length + withoutVerb.length > 0) {
     throw new Error(
-      `verbs.txt: no such entry point: ${strangers.join(' ') || '-'}; no verb for: ${undecided.join(' ') || '-'}`,
+      `verbs.txt: no such entry point: ${unknownNames.join(' ') || '-'}; no verb for: ${withoutVerb.join(' ') || '-'}`,
     );
   }
   return facts.symbols.map((symbol) => {

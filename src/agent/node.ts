@@ -3,7 +3,7 @@
 import { EventEmitter } from 'node:events';
 import { advertisedGpus } from './allocation/advertised-gpus.ts';
 import { usableState } from './allocation/driver-state.ts';
-import { adoptPod, annotationsOf, type PodAsk, publishPod } from './allocation/pod-grants.ts';
+import { adoptPod, annotationsOf, type PodVolume, publishPod } from './allocation/pod-grants.ts';
 import { changeGrant, grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
 import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
@@ -119,7 +119,7 @@ function grantFunctions({
     parts.podModes.onPod(podUid, annotations);
     parts.compute.onPod(podUid, annotations);
   };
-  const publish = (ask: PodAsk, how: typeof publishPod) => {
+  const publish = (ask: PodVolume, how: typeof publishPod) => {
     const state = readableState();
     if (!state.ok) return state.error;
     const published = how(ask, { state: state.value, registry, notYet, mode: nodeMode.mode() });

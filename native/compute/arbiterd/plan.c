@@ -1,4 +1,4 @@
-/* Reads plans, line by line. */
+/* Parses the agent's plans (plan.h), line by line: which lease pages there are, and what each may use of which GPU. */
 #include "plan.h"
 
 #include <stdio.h>

@@ -79,7 +79,7 @@ struct cot_batch {
     uint32_t launches, kinds;
     bool after_wait, unknown, away;
     bool overdue;        /* has run for longer than predicted: no longer pending */
-    bool waited;         /* it was overdue, and ended with a later launch of the container: its length says nothing */
+    bool waited;         /* it was overdue, and ended with a later launch of the container: its duration is not used */
     uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
     struct cot_batch_kind {
         struct cot_launch_kind kind;
@@ -132,9 +132,9 @@ bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct 
 static inline bool cot_batch_is_overdue(const struct cot_batch *batch, uint64_t since_ns, uint64_t now_ns) {
     return batch->overdue || now_ns > since_ns + 2 * batch->predicted_ns + COT_OVERDUE_SLACK_NS;
 }
-/* From now on it is charged while it runs, and holds no launch back. To be called again while it stays in flight. */
 /* All launches of the container's processes on all its GPUs, ever. */
 uint64_t cot_gate_launches(const struct cot_gate *gate);
+/* From now on it is charged while it runs, and holds no launch back. To be called again while it stays in flight. */
 void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t now_ns);
 /* Times of the batch's events, on the clock of now_ns; `streams`: how many streams of the process had work in flight;
  * `oldest`: no earlier batch is still in flight. True: wake the arbiter. */

@@ -15,7 +15,7 @@ import type { NodeState } from '../usage/node-usage.ts';
 import { nodeGpus, verifyGrant } from './verify-grant.ts';
 
 /** A pod for which the kubelet calls NodePublishVolume. */
-export type PodAsk = {
+export type PodVolume = {
   readonly podUid: string;
   readonly namespace: string;
   readonly pod: string;
@@ -33,15 +33,15 @@ export type PublishContext = {
   readonly mode: Mode;
 };
 
-export const annotationsOf = ({ object }: PodAsk): unknown => field(field(object, 'metadata'), 'annotations');
+export const annotationsOf = ({ object }: PodVolume): unknown => field(field(object, 'metadata'), 'annotations');
 
 /** For a new volume: creates its files if the grant is valid on this node now. */
-export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: PublishContext): PodGrant | Refusal {
-  const { podUid, object } = ask;
+export function publishPod(volume: PodVolume, { state, registry, notYet, mode }: PublishContext): PodGrant | Refusal {
+  const { podUid, object } = volume;
   // A pod that has ended according to the API server may still run: its grant ends when the kubelet unpublishes its
   // volume.
   const others = registry.list().flatMap(({ grant }) => (podUidOf(grant) === podUid ? [] : [grant]));
-  const annotations = annotationsOf(ask);
+  const annotations = annotationsOf(volume);
   const ruling = verifyGrant(annotations, nodeGpus(state, others));
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
   const { containers } = ruling.grant;
@@ -52,7 +52,7 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
   const wait = notYet(gpuUuids, isEnforced);
   // Isolation may work again later: the pod then starts.
   if (wait) return { ...wait, later: true };
-  registry.createPod(sharesOf(ask, ruling.grant), { inUse: false });
+  registry.createPod(sharesOf(volume, ruling.grant), { inUse: false });
   return ruling.grant;
 }
 
@@ -60,17 +60,17 @@ export function publishPod(ask: PodAsk, { state, registry, notYet, mode }: Publi
  * For a volume that is mounted already, after the agent lost its grant: the grant was valid once, so it is registered
  * again whatever the present health and free memory of its GPUs.
  */
-export function adoptPod(ask: PodAsk, { state, registry }: PublishContext): PodGrant | Refusal {
+export function adoptPod(volume: PodVolume, { state, registry }: PublishContext): PodGrant | Refusal {
   const gpus = nodeGpus(state, []).map((gpu) => ({ ...gpu, healthy: true }));
-  const ruling = verifyGrant(annotationsOf(ask), gpus);
+  const ruling = verifyGrant(annotationsOf(volume), gpus);
   if (!ruling.ok) return { refused: ruling.why, later: ruling.later };
-  registry.createPod(sharesOf(ask, ruling.grant), { inUse: true });
+  registry.createPod(sharesOf(volume, ruling.grant), { inUse: true });
   return ruling.grant;
 }
 
-function sharesOf(ask: PodAsk, grant: PodGrant): readonly PodShare[] {
-  const { podUid, namespace, pod, target } = ask;
-  const annotations = annotationsOf(ask);
+function sharesOf(volume: PodVolume, grant: PodGrant): readonly PodShare[] {
+  const { podUid, namespace, pod, target } = volume;
+  const annotations = annotationsOf(volume);
   return grant.containers.map(({ name, kind, initIndex, memoryIsolation, gpus }) => ({
     namespace,
     pod,

@@ -14,7 +14,7 @@ import { MIB, parseWhole } from '../../common/quantity.ts';
 import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
 
-const PASSED_ON: readonly NodeJS.Signals[] = [
+const FORWARDED_SIGNALS: readonly NodeJS.Signals[] = [
   'SIGINT',
   'SIGTERM',
   'SIGHUP',
@@ -24,7 +24,7 @@ const PASSED_ON: readonly NodeJS.Signals[] = [
   'SIGCONT',
 ];
 /** Longest time that a starting agent needs to calibrate its GPUs. */
-const PATIENCE_MS = 60_000;
+const START_TIMEOUT_MS = 60_000;
 
 export const run: Command = {
   name: 'run',
@@ -84,7 +84,7 @@ export const run: Command = {
         `${shares[0].coresPercent} % of each GPU's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
       );
     try {
-      return await runHeld(command, grant, folder, print);
+      return await runWithGrant(command, grant, folder, print);
     } finally {
       await ask(folder, 'DELETE', `/v1/grants/${grant.id}`).catch(() => {}); // an agent that is away ends the grant when it is back
     }
@@ -109,7 +109,7 @@ export function sharesOf(parsed: Parsed): GpuShare[] {
 }
 
 async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer | string> {
-  const until = Date.now() + PATIENCE_MS;
+  const until = Date.now() + START_TIMEOUT_MS;
   for (;;) {
     const answer = await ask(folder, 'POST', '/v1/grants', body);
     if (answer.status === 201) return answer.body as GrantAnswer;
@@ -119,7 +119,7 @@ async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer
 }
 
 /** Runs the command in its own cgroup if that is permitted, else as our process tree; returns when it ends. */
-async function runHeld(
+async function runWithGrant(
   command: readonly string[],
   grant: GrantAnswer,
   folder: string,
@@ -129,10 +129,10 @@ async function runHeld(
   // Handled before the first object that must be removed again: a signal may come at any time, also before the command
   // runs.
   const early: NodeJS.Signals[] = [];
-  let passOn = (signal: NodeJS.Signals): void => {
+  let forward = (signal: NodeJS.Signals): void => {
     early.push(signal);
   };
-  for (const signal of PASSED_ON) process.on(signal, (name) => passOn(name));
+  for (const signal of FORWARDED_SIGNALS) process.on(signal, (name) => forward(name));
   const group = makeGroup(grant.id);
   if (!group) native.becomeSubreaper(); // orphans become our children, so the tree stays one
   const leave = group === undefined ? undefined : enterGroup(group);
@@ -149,10 +149,10 @@ async function runHeld(
     },
   });
   leave?.();
-  passOn = (signal) => {
+  forward = (signal) => {
     child.kill(signal);
   };
-  for (const signal of early) passOn(signal);
+  for (const signal of early) forward(signal);
   const ended = await new Promise<{ code: number; signal: NodeJS.Signals | null }>((resolve) => {
     child.on('error', (error) => {
       console.error(`cotenant: ${file}: ${error.message}`);

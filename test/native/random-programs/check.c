@@ -1,6 +1,6 @@
-/* Compares the usage ledger's file with what is in use on the simulated GPUs, process by process and kind by kind. Memory
- * that another process made and gave up, or left at its end, is in no row of the ledger unless its owner's row has it
- * as shared; all else is equal to the byte. */
+/* Compares the usage ledger's file with what is in use on the simulated GPUs, process by process and kind by kind.
+ * Memory that another process made and gave up, or left at its end, is in no row of the ledger unless its owner's row
+ * has it as shared; all else is equal to the byte. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -122,12 +122,13 @@ static const char *compare(const struct subject *subject, uint32_t gpu) {
                 (subject->stale ? row->pool >= actual.pool : row->pool == actual.pool);
     bool covered = row->held + row->pending >= actual.held;
     if (subject->unsure ? covered : same) return NULL;
-    snprintf(text, sizeof text,
-             "pid %d on GPU %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; on the GPU %lld "
-             "of it context %lld managed %lld pool %lld%s",
-             (int)subject->pid, gpu, (long long)row->held, (long long)row->pending, (long long)row->context,
-             (long long)row->managed, (long long)row->pool, (long long)actual.held, (long long)actual.context,
-             (long long)actual.managed, (long long)actual.pool, subject->unsure ? "; it may be more" : "");
+    snprintf(
+        text, sizeof text,
+        "pid %d on GPU %u: ledger held %lld (pending %lld) of it context %lld managed %lld pool %lld; on the GPU %lld "
+        "of it context %lld managed %lld pool %lld%s",
+        (int)subject->pid, gpu, (long long)row->held, (long long)row->pending, (long long)row->context,
+        (long long)row->managed, (long long)row->pool, (long long)actual.held, (long long)actual.context,
+        (long long)actual.managed, (long long)actual.pool, subject->unsure ? "; it may be more" : "");
     return text;
 }
 

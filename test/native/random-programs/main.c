@@ -251,7 +251,8 @@ static bool prepare(uint64_t seed) {
     snprintf(run.socket_path, sizeof run.socket_path, "%s/socket", run.scratch);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", run.socket_path);
     run.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (bind(run.listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(run.listener, 16) != 0) return false;
+    if (bind(run.listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(run.listener, 16) != 0)
+        return false;
     signal(SIGCHLD, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     return read_grant() && check_open(run.node, run.grant, getpid(), run.shared->grant);
@@ -319,8 +320,9 @@ int main(int argc, char **argv) {
     else printf("null");
     printf(",\"done\":%llu,\"refusals\":%llu,\"deaths\":%llu,\"births\":%llu,\"failures\":%llu,\"failedSymbols\":%u,"
            "\"pauses\":%llu,\"checks\":%llu}\n",
-           (unsigned long long)run.counts.done, (unsigned long long)run.counts.refusals, (unsigned long long)run.counts.deaths,
-           (unsigned long long)run.counts.births, (unsigned long long)run.counts.failures, failed_symbol_count,
-           (unsigned long long)run.counts.pauses, (unsigned long long)run.counts.checks);
+           (unsigned long long)run.counts.done, (unsigned long long)run.counts.refusals,
+           (unsigned long long)run.counts.deaths, (unsigned long long)run.counts.births,
+           (unsigned long long)run.counts.failures, failed_symbol_count, (unsigned long long)run.counts.pauses,
+           (unsigned long long)run.counts.checks);
     return run.wrong ? 1 : 0;
 }

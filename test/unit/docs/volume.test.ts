@@ -1,6 +1,6 @@
 // The page on a pod's volume: where its parts are mounted, and what the driver says of a volume that it does not give.
 import test from 'ava';
-import { readAsk } from '../../../src/agent/kubelet/csi/request.ts';
+import { parsePublish } from '../../../src/agent/kubelet/csi/request.ts';
 import { mountsOf } from '../../../src/api/csi-volume.ts';
 import { quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 import { REFUSED } from '../agent/kubelet/csi-requests.ts';
@@ -26,7 +26,7 @@ test('every sentence of a refusal is on the page', (t) => {
   const documented = rows.map((row) => quoted(row['in the event, after `cotenant:`']));
   t.true(REFUSED.length > 10);
   for (const [what, asked] of REFUSED) {
-    const answer = readAsk(asked, '/var/lib/kubelet');
+    const answer = parsePublish(asked, '/var/lib/kubelet');
     const sentence = 'wrong' in answer ? answer.wrong : '';
     t.true(
       documented.some((parts) => parts.some((part) => sentence.includes(part))),

@@ -46,16 +46,16 @@ bool cot_gap_donate_held(uint32_t gpu, uint64_t bytes) {
 
 uint64_t cot_gap_donated(void) {
     cot_spin_lock(&cot->gap.lock);
-    uint64_t pot = cot->gap.donated;
+    uint64_t donated = cot->gap.donated;
     cot_spin_unlock(&cot->gap.lock);
-    return pot;
+    return donated;
 }
 
 uint64_t cot_gap_end(void) {
     cot_spin_lock(&cot->gap.lock);
-    uint64_t pot = cot->gap.donated;
+    uint64_t donated = cot->gap.donated;
     cot->gap.donated = 0;
     atomic_store(&cot->gap.gpu, 0);
     cot_spin_unlock(&cot->gap.lock);
-    return pot;
+    return donated;
 }

@@ -1,9 +1,8 @@
 // The CSI node driver: the kubelet calls it before the first container of a pod starts and after the last one has
 // ended. It decides when a volume may be refused; publish-pod.ts decides whether a pod gets one, and its content.
-// Without these four rules pods could neither start nor end:
+// Four rules keep pods able to start and to end:
 //   - a volume that was published once is never refused again: a restarted kubelet publishes all of them again, and
-//     older
-//     kubelets (seen with 1.20, not with 1.36) cannot end a pod whose volume is refused then;
+//     older kubelets (seen with 1.20, not with 1.36) cannot end a pod whose volume is refused then;
 //   - a first publish that fails leaves nothing behind;
 //   - unpublishing needs neither the API server nor stored state, and succeeds for a volume that is not there;
 //   - calls for one pod run one after the other; calls for other pods do not wait for them.
@@ -21,11 +20,11 @@ import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { Logger } from '../../../common/logger.ts';
 import { loadNative } from '../../os/addon.ts';
 import type { PublishResult } from '../../snapshot/snapshot.ts';
-import { ownerOf, type PublishRequest, readAsk, type UnpublishRequest, type VolumeAsk } from './request.ts';
+import { ownerOf, type PublishRequest, parsePublish, type RequestedVolume, type UnpublishRequest } from './request.ts';
 import { type Endpoint, keepListening } from './sockets.ts';
 import { isPublished, markPublished, unmountVolume } from './volume.ts';
 
-export type { VolumeAsk } from './request.ts';
+export type { RequestedVolume } from './request.ts';
 
 /** Why a volume is refused; the text becomes an Event of the pod. */
 export class VolumeRefused extends Error {
@@ -44,12 +43,12 @@ export type Publisher = {
    * attempt may have left an incomplete volume. `mounted` true: updates what it can; the volume stays published
    * whatever happens.
    */
-  publish(ask: VolumeAsk & { readonly mounted: boolean }): Promise<void>;
+  publish(volume: RequestedVolume & { readonly mounted: boolean }): Promise<void>;
   /**
    * Called before a volume is unmounted, so that descriptors can be closed; also after a first publish that failed, and
    * for unknown volumes. Must not need the API server.
    */
-  unpublish(ask: { readonly podUid: string; readonly target: string }): void;
+  unpublish(volume: { readonly podUid: string; readonly target: string }): void;
 };
 
 export type CsiOptions = {
@@ -150,15 +149,15 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
     unmountVolume(native, target);
   };
 
-  const publishFirst = async (ask: VolumeAsk): Promise<void> => {
+  const publishFirst = async (volume: RequestedVolume): Promise<void> => {
     try {
-      await publisher.publish({ ...ask, mounted: false });
-      markPublished(native, ask.target);
+      await publisher.publish({ ...volume, mounted: false });
+      markPublished(native, volume.target);
       onResult('published');
     } catch (error) {
-      const named = `pod ${ask.namespace}/${ask.pod}`;
+      const named = `pod ${volume.namespace}/${volume.pod}`;
       try {
-        takeDown(ask.podUid, ask.target);
+        takeDown(volume.podUid, volume.target);
       } catch (left) {
         log.warn(`the refused volume of ${named} is not gone: ${(left as Error).message}`);
       }
@@ -173,10 +172,10 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
     }
   };
 
-  const publishAgain = async (ask: VolumeAsk | { readonly wrong: string }): Promise<void> => {
+  const publishAgain = async (volume: RequestedVolume | { readonly wrong: string }): Promise<void> => {
     try {
-      if ('wrong' in ask) throw new Error(ask.wrong);
-      await publisher.publish({ ...ask, mounted: true });
+      if ('wrong' in volume) throw new Error(volume.wrong);
+      await publisher.publish({ ...volume, mounted: true });
     } catch (error) {
       log.warn(`a volume that is in use stays as it is: ${(error as Error).message}`);
     }
@@ -194,12 +193,12 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
       return inTurn(ownerAt(target).podUid, async () => {
         // The kubelet's call has timed out: it calls again, or unpublishes the volume.
         if (call.cancelled) throw new Answer(status.CANCELLED, 'the kubelet waits no longer');
-        const ask = readAsk(request, kubeletRoot);
-        if (isPublished(target)) await publishAgain(ask);
-        else if ('wrong' in ask) {
+        const volume = parsePublish(request, kubeletRoot);
+        if (isPublished(target)) await publishAgain(volume);
+        else if ('wrong' in volume) {
           onResult('refused');
-          throw new Answer(status.INVALID_ARGUMENT, ask.wrong);
-        } else await publishFirst(ask);
+          throw new Answer(status.INVALID_ARGUMENT, volume.wrong);
+        } else await publishFirst(volume);
         return {};
       });
     },

@@ -4,9 +4,9 @@
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { PodGrant } from '../../../api/grant-annotation.ts';
 import type { Logger } from '../../../common/logger.ts';
-import type { PodAsk } from '../../allocation/pod-grants.ts';
+import type { PodVolume } from '../../allocation/pod-grants.ts';
 import type { Refusal } from '../../grants/refusal.ts';
-import { type Publisher, type VolumeAsk, VolumeRefused } from './driver.ts';
+import { type Publisher, type RequestedVolume, VolumeRefused } from './driver.ts';
 
 /** A pod as the API server has it; only what is read here. */
 export type KubePod = {
@@ -24,9 +24,9 @@ export type PodSource = {
 /** What the publisher needs from the node half. */
 export type PodVolumes = {
   /** Creates the files of all containers of the pod that have a grant, or returns a refusal. */
-  publish(ask: PodAsk): PodGrant | Refusal;
+  publish(volume: PodVolume): PodGrant | Refusal;
   /** The same for a volume that is mounted already, where the agent has lost its grants. */
-  adopt(ask: PodAsk): PodGrant | Refusal;
+  adopt(volume: PodVolume): PodGrant | Refusal;
   /** Ends the grants of that volume. */
   unpublish(podUid: string, target: string): void;
   /** Does each container of the volume have its grant? */
@@ -42,7 +42,7 @@ export type PublisherOptions = {
 };
 
 export function createPublisher({ node, nodeName, pods, problemOf, log }: PublisherOptions): Publisher {
-  const podOf = async ({ podUid, namespace, pod }: VolumeAsk): Promise<KubePod> => {
+  const podOf = async ({ podUid, namespace, pod }: RequestedVolume): Promise<KubePod> => {
     const known = pods.cached(podUid);
     // Bound by one write, so a pod that is seen with its node is seen with its grant.
     if (known?.spec?.nodeName === nodeName) return known;
@@ -59,23 +59,25 @@ export function createPublisher({ node, nodeName, pods, problemOf, log }: Publis
     return read;
   };
 
-  const publishFiles = async (ask: VolumeAsk & { readonly mounted: boolean }): Promise<void> => {
-    const { podUid, namespace, pod, target, mounted } = ask;
-    const found = await podOf(ask);
+  const publishFiles = async (volume: RequestedVolume & { readonly mounted: boolean }): Promise<void> => {
+    const { podUid, namespace, pod, target, mounted } = volume;
+    const found = await podOf(volume);
     const request = { podUid, namespace, pod, target, object: found };
     const published = mounted ? node.adopt(request) : node.publish(request);
     if ('refused' in published) throw new VolumeRefused(published.refused, { later: published.later ?? false });
   };
 
   return {
-    async publish(ask) {
-      if (!ask.mounted) return publishFiles(ask);
+    async publish(volume) {
+      if (!volume.mounted) return publishFiles(volume);
       // A restarted kubelet publishes mounted volumes again: a pod that is refused then could never end.
-      if (node.holds(ask.podUid, ask.target)) return;
+      if (node.holds(volume.podUid, volume.target)) return;
       try {
-        await publishFiles(ask);
+        await publishFiles(volume);
       } catch (error) {
-        log.warn(`pod ${ask.namespace}/${ask.pod} keeps its volume of ${CSI_DRIVER}, but ${(error as Error).message}`);
+        log.warn(
+          `pod ${volume.namespace}/${volume.pod} keeps its volume of ${CSI_DRIVER}, but ${(error as Error).message}`,
+        );
       }
     },
     unpublish: ({ podUid, target }) => node.unpublish(podUid, target),

@@ -10,7 +10,7 @@ export type PublishRequest = {
 
 export type UnpublishRequest = { readonly target_path: string };
 
-export type VolumeAsk = {
+export type RequestedVolume = {
   readonly podUid: string;
   readonly namespace: string;
   readonly pod: string;
@@ -35,7 +35,10 @@ export function ownerOf(
 }
 
 /** The parsed request, or the reason why it is invalid. */
-export function readAsk(request: PublishRequest, kubeletRoot: string): VolumeAsk | { readonly wrong: string } {
+export function parsePublish(
+  request: PublishRequest,
+  kubeletRoot: string,
+): RequestedVolume | { readonly wrong: string } {
   const { target_path: target, volume_context: context } = request;
   const info = (key: string) => context[INFO + key] ?? '';
   const [podUid, namespace, pod] = [info('pod.uid'), info('pod.namespace'), info('pod.name')];

@@ -1,14 +1,14 @@
 // What the kubelet is answered when it wants a pod's volume: from the watch, else from the API server, and never a
 // refusal of what a pod has already.
 import test from 'ava';
-import type { PodAsk } from '../../../../src/agent/allocation/pod-grants.ts';
+import type { PodVolume } from '../../../../src/agent/allocation/pod-grants.ts';
 import type { Refusal } from '../../../../src/agent/grants/refusal.ts';
-import { type VolumeAsk, VolumeRefused } from '../../../../src/agent/kubelet/csi/driver.ts';
+import { type RequestedVolume, VolumeRefused } from '../../../../src/agent/kubelet/csi/driver.ts';
 import { createPublisher, type KubePod, type PodSource } from '../../../../src/agent/kubelet/csi/publish-pod.ts';
 import { loggerTo } from '../../../support/product/logger.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
-const ASK: VolumeAsk = { podUid: UID, namespace: 'team', pod: 'one', target: '/t' };
+const ASK: RequestedVolume = { podUid: UID, namespace: 'team', pod: 'one', target: '/t' };
 const pod = (more: object = {}): KubePod => ({
   metadata: { uid: UID, annotations: { from: 'somewhere' } },
   spec: { nodeName: 'node-a' },
@@ -17,8 +17,8 @@ const pod = (more: object = {}): KubePod => ({
 const GRANT = { epoch: 1, containers: [] };
 
 function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRANT, holds = false) {
-  const asked: PodAsk[] = [];
-  const adopted: PodAsk[] = [];
+  const asked: PodVolume[] = [];
+  const adopted: PodVolume[] = [];
   const problems: string[] = [];
   const ended: string[] = [];
   const publisher = createPublisher({
