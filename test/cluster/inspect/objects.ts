@@ -284,7 +284,7 @@ export async function setUp(bed: Bed): Promise<void> {
     atMs,
     by: { component: 'agent', instance: NODE_NAME },
   };
-  const event = buildEvent(about, { name: 'cheat.stopped', count: 1, firstMs: atMs });
+  const event = buildEvent(about, { name: 'rogue.stopped', count: 1, firstMs: atMs });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
   const args = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
   must(bed.kubectl('-n', 'team', ...args, 'train', 'two', AGENT));

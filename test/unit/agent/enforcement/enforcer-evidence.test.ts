@@ -3,56 +3,56 @@ import test from 'ava';
 import { grantOf } from '../node.ts';
 import { peopledNode, setUp, there } from './enforcing.ts';
 
-const cheat = [{ id: 'one', mib: 500 }];
+const rogue = [{ id: 'one', mib: 500 }];
 
 test('stale data leads to no stop, and does not count as a fresh sample', (t) => {
   const { act, touched } = setUp(t);
-  t.deepEqual(act(0, cheat, 3001), [], 'not even a warning');
-  t.deepEqual(act(1, cheat), ['warn one'], 'the first fresh one');
-  t.deepEqual(act(2, cheat, 60_000), ['refuse one']);
-  t.deepEqual(act(3, cheat, -3001), [], 'a sample of the future is as bad; refusals are written down now and then');
+  t.deepEqual(act(0, rogue, 3001), [], 'not even a warning');
+  t.deepEqual(act(1, rogue), ['warn one'], 'the first fresh one');
+  t.deepEqual(act(2, rogue, 60_000), ['refuse one']);
+  t.deepEqual(act(3, rogue, -3001), [], 'a sample of the future is as bad; refusals are written down now and then');
   t.deepEqual(touched, [], 'no process was looked up');
-  t.deepEqual(act(4, cheat, 3000), [], 'another one is waited for');
-  t.deepEqual(act(5, cheat), ['kill one'], 'the second fresh one');
+  t.deepEqual(act(4, rogue, 3000), [], 'another one is waited for');
+  t.deepEqual(act(5, rogue), ['kill one'], 'the second fresh one');
 });
 
 test('a stop that is due on an older sample waits for a newer one, which decides', (t) => {
   const back = setUp(t);
-  t.deepEqual(back.act(0, cheat), ['warn one']);
-  t.deepEqual(back.act(2, cheat, 1500), [], 'it came late');
-  t.deepEqual(back.act(2.1, cheat, 1300), [], 'as did the next');
+  t.deepEqual(back.act(0, rogue), ['warn one']);
+  t.deepEqual(back.act(2, rogue, 1500), [], 'it came late');
+  t.deepEqual(back.act(2.1, rogue, 1300), [], 'as did the next');
   t.deepEqual(back.act(2.2, [], 10), [], 'all was given back');
   t.deepEqual(back.touched, [], 'no process was looked up');
-  t.deepEqual(back.act(3, cheat), [], 'it begins anew, and was warned of a moment ago');
+  t.deepEqual(back.act(3, rogue), [], 'it begins anew, and was warned of a moment ago');
   const slow = setUp(t);
-  t.deepEqual(slow.act(0, cheat, 900), ['warn one']);
-  t.deepEqual(slow.act(1, cheat, 900), []);
-  t.deepEqual(slow.act(1.8, cheat, 900), [], 'of before it was due');
-  t.deepEqual(slow.act(1.95, cheat, 900), ['kill one'], 'a driver that is slow every time spares no container');
+  t.deepEqual(slow.act(0, rogue, 900), ['warn one']);
+  t.deepEqual(slow.act(1, rogue, 900), []);
+  t.deepEqual(slow.act(1.8, rogue, 900), [], 'of before it was due');
+  t.deepEqual(slow.act(1.95, rogue, 900), ['kill one'], 'a driver that is slow every time spares no container');
   const now = setUp(t);
-  t.deepEqual(now.act(0, cheat), ['warn one']);
-  t.deepEqual(now.act(1, cheat, 250), ['kill one']);
+  t.deepEqual(now.act(0, rogue), ['warn one']);
+  t.deepEqual(now.act(1, rogue, 250), ['kill one']);
 });
 
 test('stale data does not cancel what fresh data began', (t) => {
   const { act } = setUp(t);
-  t.deepEqual(act(0, cheat), ['warn one']);
+  t.deepEqual(act(0, rogue), ['warn one']);
   t.deepEqual(act(1, [], 5000), []);
-  t.deepEqual(act(2, cheat), ['kill one']);
+  t.deepEqual(act(2, rogue), ['kill one']);
 });
 
 test('missing data is not a release: it neither calms nor counts as released', (t) => {
   const unlisted = { processLists: ['graphics'] };
   const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
-  t.deepEqual(act(0, cheat), ['warn one']);
+  t.deepEqual(act(0, rogue), ['warn one']);
   t.deepEqual(act(1, [], 0, 500, unlisted), []);
-  t.deepEqual(act(2, cheat), ['kill one'], 'the second fresh one');
+  t.deepEqual(act(2, rogue), ['kill one'], 'the second fresh one');
   t.deepEqual(act(3, [], 0, 500, unlisted), []);
   t.deepEqual(act(4, [], 0, 500, { healthy: false }), []);
-  t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
+  t.deepEqual(act(5, rogue), ['stuck one'], 'it was there all the time');
   const other = setUp(t);
-  t.deepEqual(other.act(0, cheat), ['warn one']);
-  t.deepEqual(other.act(1, cheat), ['kill one']);
+  t.deepEqual(other.act(0, rogue), ['warn one']);
+  t.deepEqual(other.act(1, rogue), ['kill one']);
   t.deepEqual(other.act(2, []), ['released one']);
 });
 
@@ -63,24 +63,24 @@ test('on a GPU with a failed process list no release is assumed', (t) => {
       failedProcessLists: [failed],
     };
     const { act } = setUp(t, { policy: { releaseSeconds: 3 } });
-    t.deepEqual(act(0, cheat), ['warn one']);
+    t.deepEqual(act(0, rogue), ['warn one']);
     t.deepEqual(act(1, [], 0, 500, some), []);
-    t.deepEqual(act(2, cheat), ['kill one'], 'the second fresh one');
+    t.deepEqual(act(2, rogue), ['kill one'], 'the second fresh one');
     t.deepEqual(act(3, [], 0, 500, some), []);
     t.deepEqual(act(4, [], 0, 500, some), []);
-    t.deepEqual(act(5, cheat), ['stuck one'], 'it was there all the time');
+    t.deepEqual(act(5, rogue), ['stuck one'], 'it was there all the time');
   }
   const never = { processLists: ['compute', 'graphics'] };
   const { act } = setUp(t);
-  t.deepEqual(act(0, cheat), ['warn one']);
-  t.deepEqual(act(1, cheat), ['kill one']);
+  t.deepEqual(act(0, rogue), ['warn one']);
+  t.deepEqual(act(1, rogue), ['kill one']);
   t.deepEqual(act(2, [], 0, 0, never), ['released one'], 'no process is in a list that the driver lacks');
 });
 
 test('a refusal is recorded at most every ten seconds, with its reason', (t) => {
   const { act, audit } = setUp(t);
-  act(0, cheat);
-  const said = Array.from({ length: 25 }, (_, index) => act(1 + index, cheat, 9000)).flat();
+  act(0, rogue);
+  const said = Array.from({ length: 25 }, (_, index) => act(1 + index, rogue, 9000)).flat();
   t.deepEqual(said, ['refuse one', 'refuse one', 'refuse one']);
   t.deepEqual(
     audit

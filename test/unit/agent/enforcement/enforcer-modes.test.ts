@@ -4,7 +4,7 @@ import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { grantOf } from '../node.ts';
 import { setUp } from './enforcing.ts';
 
-const cheat = [{ id: 'one', mib: 500 }];
+const rogue = [{ id: 'one', mib: 500 }];
 
 test('in modes off and report no process is looked up or stopped', (t) => {
   for (const [mode, expected] of [
@@ -12,7 +12,7 @@ test('in modes off and report no process is looked up or stopped', (t) => {
     ['report', ['warn one', 'would-stop one']],
   ] as const) {
     const { act, touched } = setUp(t, { policy: { mode } });
-    const done = Array.from({ length: 60 }, (_, second) => act(second, cheat)).flat();
+    const done = Array.from({ length: 60 }, (_, second) => act(second, rogue)).flat();
     t.deepEqual(done, [...expected]);
     t.deepEqual(touched, []);
   }
