@@ -16,6 +16,7 @@ import {
   type GpuShare,
   type MemoryIsolation,
   nominalBytes,
+  type Priority,
   smallShareWarning,
 } from '../api/request.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../common/json.ts';
@@ -37,6 +38,8 @@ export type PodContext = {
   readonly choices: Choices;
   /** By container name: what the request annotation of a pod that was patched before records. */
   readonly recorded: ReadonlyMap<string, Pick<ContainerRequest, 'dialect' | 'asked'>>;
+  /** What containers ask for the pod in the names of a dialect. */
+  readonly priorities: Priority[];
   readonly problems: Problem[];
   readonly warnings: string[];
 };
@@ -140,7 +143,7 @@ function templateAmounts({ gpu, gpuMemory, gpuCores }: Template): Amounts {
 }
 
 function readDialect(
-  { labels, annotations, rules, problems, warnings }: PodContext,
+  { labels, annotations, rules, priorities, problems, warnings }: PodContext,
   container: PodContainer,
   dialect: Dialect,
   { amounts, environment }: { readonly amounts: Amounts; readonly environment: ReadonlyMap<string, string> },
@@ -152,6 +155,10 @@ function readDialect(
     return undefined;
   }
   for (const warning of answer.value.warnings) if (!warnings.includes(warning)) warnings.push(warning);
+  const { priority } = answer.value;
+  if (priority !== undefined && rules.priorities.includes(priority)) priorities.push(priority);
+  else if (priority !== undefined)
+    warnings.push(`${container.name}: priority ${priority} has no effect: it is not allowed in this namespace`);
   return { ...answer.value, gpus: answer.value.gpus.map((gpu) => withDefaultCores(gpu, rules)) };
 }
 
@@ -185,7 +192,8 @@ function toRequest(
   if (small !== undefined) warnings.push(`${name}: ${small}`);
   const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? 'on';
   if (answer.memoryIsolation === 'off') {
-    const value = dialect.environment.map((key) => `${key}=${asked.get(key)}`).join(' ');
+    const [switched = ''] = dialect.environment;
+    const value = `${switched}=${asked.get(switched)}`;
     if (choices.memoryIsolation === 'on') {
       const right = `leave one of the two out`;
       problems.push(invalid(`${path}.env`, value, `contradicts ${MEMORY_ISOLATION_ANNOTATION}: on`, right));

@@ -1,7 +1,13 @@
 // Reads a pod's GPU request: which containers ask for a share of a GPU, in whichever dialect, and what was chosen for
 // the pod. The webhook patches the pod by it; src/placement chooses GPUs for it.
 
-import { CORES_LIMIT_ANNOTATION, GPU_CORES, REQUEST_ANNOTATION, TEMPLATE_ANNOTATION } from '../api/names.ts';
+import {
+  CORES_LIMIT_ANNOTATION,
+  GPU_CORES,
+  PRIORITY_ANNOTATION,
+  REQUEST_ANNOTATION,
+  TEMPLATE_ANNOTATION,
+} from '../api/names.ts';
 import type { ContainerRequest, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import { field, isObject, type JsonObject, objectAt } from '../common/json.ts';
@@ -60,6 +66,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     annotations,
     choices: readChoices(chosen, rules, problems),
     recorded,
+    priorities: [],
     problems,
     warnings,
   };
@@ -125,8 +132,11 @@ function withInitIndexes(containers: readonly ContainerRequest[]): readonly Cont
   return containers.map((one) => (one.kind === 'app' ? one : { ...one, initIndex: inits.indexOf(one) }));
 }
 
-function toPodRequest(containers: readonly ContainerRequest[], { choices, rules }: PodContext): PodRequest {
-  const { placement, computePolicy, computeWeight, priority, gpuModels, gpuUuids } = choices;
+function toPodRequest(containers: readonly ContainerRequest[], context: PodContext): PodRequest {
+  const { choices, rules, annotations, priorities } = context;
+  const { placement, computePolicy, computeWeight, gpuModels, gpuUuids } = choices;
+  const isChosen = field(annotations, PRIORITY_ANNOTATION) !== undefined;
+  const priority = isChosen || priorities.length === 0 ? choices.priority : 'high';
   return {
     containers,
     priority,

@@ -19,6 +19,7 @@ const MEMORY = 'aliyun.com/gpu-mem';
 const CORES = 'aliyun.com/gpu-core.percentage';
 const COUNT_LABEL = 'aliyun.com/gpu-count';
 const DISABLE = 'CGPU_DISABLE';
+const HIGH_PRIORITY = 'ALIYUN_COM_GPU_HIGH_PRIO';
 const MEMORY_VARIABLE = 'ALIYUN_COM_GPU_MEM_CONTAINER';
 const GPU_VARIABLE = 'ALIYUN_COM_GPU_MEM_DEV';
 const WEIGHT_VARIABLE = 'ALIYUN_COM_GPU_SCHD_WEIGHT';
@@ -26,7 +27,7 @@ const WEIGHT_VARIABLE = 'ALIYUN_COM_GPU_SCHD_WEIGHT';
 export const ack: Dialect = {
   name: 'ack',
   resources: [MEMORY, CORES],
-  environment: [DISABLE],
+  environment: [DISABLE, HIGH_PRIORITY],
   schedulers: ['ack-co-scheduler'],
   zeroIsNothing: true,
   read,
@@ -66,6 +67,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
     value: {
       gpus: Array.from({ length: gpus }, () => share),
       ...(disable === 'true' || disable === '1' ? { memoryIsolation: 'off' } : {}),
+      ...(asked.environment.get(HIGH_PRIORITY) === '1' ? { priority: 'high' } : {}),
       warnings,
     },
   };

@@ -2,7 +2,7 @@
 // dialect never sees a pod: read-container.ts collects the amounts and knows their field paths.
 
 import type { GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
-import type { ContainerRequest, DialectName, GpuShare, MemoryIsolation } from '../../api/request.ts';
+import type { ContainerRequest, DialectName, GpuShare, MemoryIsolation, Priority } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';
 import type { Checked } from '../../common/problem.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
@@ -23,6 +23,8 @@ export type Answer = {
   readonly gpus: readonly GpuShare[];
   /** Only where the dialect decides it; else the pod's annotation does. */
   readonly memoryIsolation?: MemoryIsolation;
+  /** For the whole pod, where the namespace allows it and the pod's own annotation says nothing. */
+  readonly priority?: Priority;
   readonly warnings: readonly string[];
 };
 
@@ -51,6 +53,7 @@ export type Dialect = {
   /** Annotations and labels of pods that are read as amounts; one that ends with `.` stands for all that begin so. */
   readonly podKeys?: readonly string[];
   readonly readPod?: (annotations: JsonObject, labels: JsonObject) => readonly PodAmounts[];
+  /** Variables that it reads; the first is the one that switches isolation off. */
   readonly environment: readonly string[];
   /** Scheduler names in manifests of this dialect, which our own replaces. */
   readonly schedulers: readonly string[];

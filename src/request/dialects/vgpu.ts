@@ -5,7 +5,7 @@
 import { GPU_MODEL_ANNOTATION, GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
+import { MIB, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, ForeignChoice } from './dialect.ts';
@@ -16,8 +16,8 @@ type Names = {
   readonly memory: string;
   readonly percentage?: string;
   readonly cores: string;
-  /** Removed with a warning: the name of a resource, and what to write in its place. */
-  readonly unread?: readonly (readonly [resource: string, instead: string])[];
+  /** 0 is high, 1 is not. */
+  readonly priority?: string;
   /** A variable that switches limits off when it is true. */
   readonly off?: string;
   readonly choices: readonly ForeignChoice[];
@@ -25,8 +25,8 @@ type Names = {
 };
 
 function vgpuDialect(names: Names): Dialect {
-  const { name, count, memory, percentage, cores, unread = [], off, choices, schedulers } = names;
-  const others = [...(percentage === undefined ? [] : [percentage]), ...unread.map(([resource]) => resource)];
+  const { name, count, memory, percentage, cores, priority, off, choices, schedulers } = names;
+  const others = [percentage, priority].filter((resource) => resource !== undefined);
   return {
     name,
     resources: [count, memory, cores, ...others],
@@ -54,7 +54,7 @@ export const hami = vgpuDialect({
   memory: 'nvidia.com/gpumem',
   percentage: 'nvidia.com/gpumem-percentage',
   cores: 'nvidia.com/gpucores',
-  unread: [['nvidia.com/priority', 'annotation cotenant.io/priority']],
+  priority: 'nvidia.com/priority',
   off: 'CUDA_DISABLE_CONTROL',
   choices: [
     ofModel('nvidia.com/use-gputype'),
@@ -115,12 +115,12 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
   const mebibytes = amount(names.memory, MOST_MEMORY_BYTES / MIB, 'MiB of each GPU');
   const percent = amount(names.percentage, 100, 'percent of the memory of each GPU');
   const cores = amount(names.cores, Number.MAX_SAFE_INTEGER, 'percent of the compute of each GPU');
+  amount(names.priority, 1, '0 is high');
   if (problems.length > 0) return err(problems);
+  const isHigh = names.priority !== undefined && sameQuantity(asked.amounts.get(names.priority), '0');
   if (cores !== undefined && cores > 100) warnings.push(`${names.cores}: ${cores} is taken as 100, all of each GPU`);
   if (mebibytes !== undefined && percent !== undefined)
     warnings.push(`${names.percentage}: no effect beside ${names.memory}`);
-  for (const [resource, instead] of names.unread ?? [])
-    if (asked.amounts.has(resource)) warnings.push(`${resource}: not read; write ${instead}`);
   const memory = memoryOf(mebibytes, percent, defaults.gpuMemory);
   const share = { memory, ...(cores !== undefined && { coresPercent: Math.min(cores, 100) }) };
   const off = names.off !== undefined && asked.environment.get(names.off) === 'true';
@@ -129,6 +129,7 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
     value: {
       gpus: Array.from({ length: count }, () => share),
       ...(off && { memoryIsolation: 'off' as const }),
+      ...(isHigh && { priority: 'high' as const }),
       warnings,
     },
   };

@@ -4,7 +4,7 @@
 import test from 'ava';
 import { MIB } from '../../../src/common/quantity.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
-import { podWith, rules } from './pods.ts';
+import { outcome, podWith, rules } from './pods.ts';
 import { bytes, limit, percent, table, whole } from './tables.ts';
 
 const FAMILY = {
@@ -129,7 +129,7 @@ test('what a dialect does not read is a warning that says what to write', (t) =>
   const share = { 'nvidia.com/gpu': 1, 'nvidia.com/gpumem': 1024 };
   t.deepEqual(warningsOf(share), []);
   t.deepEqual(warningsOf({ ...share, 'nvidia.com/priority': 0 }), [
-    'nvidia.com/priority: not read; write annotation cotenant.io/priority',
+    'main: priority high has no effect: it is not allowed in this namespace',
   ]);
   t.deepEqual(warningsOf(share, { 'nvidia.com/use-gputype': 'A100', 'hami.io/gpu-scheduler-policy': 'spread' }), [
     'nvidia.com/use-gputype: not read; write cotenant.io/gpu-model, where it is allowed',
@@ -171,6 +171,21 @@ test('annotations that mean the same as ours are read where the namespace allows
     t.like(reading, { kind: 'request', warnings: [] });
     if (reading.kind === 'request') t.like(reading.request, expected);
   }
+});
+
+test('priority 0 of HAMi is high where it is allowed and the pod says no other', (t) => {
+  const read = (amount: unknown, annotations: object = {}) => {
+    const limits = { 'nvidia.com/gpumem': 1024, 'nvidia.com/priority': amount };
+    const settings = rules({ dialects: ['hami'], priorities: ['normal', 'high'] });
+    const reading = readPodRequest(podWith(limits, { annotations }), settings);
+    return reading.kind === 'request' ? reading.request.priority : outcome(podWith(limits), settings);
+  };
+  t.is(read(0), 'high');
+  t.is(read('1'), 'normal');
+  t.is(read(0, { 'cotenant.io/priority': 'normal' }), 'normal');
+  t.deepEqual(read(2), [
+    `${limit('nvidia.com/priority')}: "2" is more than 1; write a whole number from 0 to 1: 0 is high`,
+  ]);
 });
 
 test('other values of them, and beside ours, are a warning', (t) => {

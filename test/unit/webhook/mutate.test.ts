@@ -264,6 +264,18 @@ test('variables that workloads of ACK read are set, and those of the pod stay', 
   );
 });
 
+test('a high priority of ACK counts where the namespace allows it', (t) => {
+  const env = [{ name: 'ALIYUN_COM_GPU_HIGH_PRIO', value: '1' }];
+  const pod = sharePod({ env, resources: { limits: { 'aliyun.com/gpu-mem': '3' } } });
+  const recordIn = (priorities: string[]) => {
+    const { pod: after, warnings } = patched(pod, configured({ rules: { dialects: ['ack'], priorities } }));
+    const record = objectAt(objectAt(after, 'metadata'), 'annotations')['cotenant.io/request'];
+    return [JSON.parse(String(record)).priority, warnings.length];
+  };
+  t.deepEqual(recordIn(['normal', 'high']), ['high', 0]);
+  t.deepEqual(recordIn(['normal']), ['normal', 1]);
+});
+
 test('shares without a size of their own are counted in GPUs alone', (t) => {
   for (const limits of [{ 'cnvrg.io/metagpu': '150' }, { 'cotenant.io/gpu': '2' }]) {
     const { pod } = patched(sharePod({ resources: { limits } }));
