@@ -145,6 +145,22 @@ uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_me
     return cot_larger(cot_smaller(credit, arbiter->tuning.quantum_ns / 5), 50000);
 }
 
+/* A high-priority container that ran out of credit comes back only for a whole quantum: it preempts others, and the
+ * cost of each switch is charged to no container. */
+static int64_t credit_to_start(const struct cot_arbiter *arbiter, const struct cot_member *member) {
+    return (int64_t)(member->out_of_credit ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
+}
+
+bool cot_has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
+    return !cot_limited(member) || member->credit_ns >= credit_to_start(arbiter, member);
+}
+
+uint64_t cot_credit_restored_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
+                                const struct cot_member *member) {
+    uint64_t missing = (uint64_t)(credit_to_start(arbiter, member) - member->credit_ns);
+    return gpu->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
+}
+
 /* Caps how far a container's virtual time may lag behind the others' when it wants the GPU again: it may catch up for a
  * pause in which it missed its turn, not for a longer one. */
 static void cap_lag(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member) {
@@ -192,6 +208,13 @@ void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, st
     if (passed && member->digest.waiting) bound_wait(arbiter, gpu, member);
 }
 
+/* What links.c finds containers by that belong together. */
+static void note_ends(struct cot_member *member, const struct cot_digest *before, uint64_t now_ns) {
+    bool outlasted = before->inflight && before->pending_ns == 0;
+    if (before->waiting && member->digest.launches != before->launches) member->went_ns = now_ns;
+    if (outlasted && member->digest.inflight < before->inflight) member->outlasted_ns = now_ns;
+}
+
 void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index, const struct cot_digest *digest,
                         uint64_t now_ns) {
     struct cot_gpu *gpu = &arbiter->gpus[at];
@@ -204,7 +227,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (digest->faults + replayed) member->last_fault_ns = now_ns;
     member->digest = *digest;
     member->digested_since_close = true;
-    cot_note_ends(member, &before, now_ns);
+    note_ends(member, &before, now_ns);
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
     charge_reported(member, more);
 

@@ -25,8 +25,18 @@ void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
 void cot_charge(struct cot_member *member, uint64_t ns);
 void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member);
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
+/* Credit to begin a turn, and when it will have that. */
+bool cot_has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
+uint64_t cot_credit_restored_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
+                                const struct cot_member *member);
+/* So long before a high-priority container has credit again the others queue little. */
+static inline uint64_t cot_high_lead(const struct cot_arbiter *arbiter) {
+    return arbiter->tuning.depth_ns + 2000000;
+}
 
 /* orders.c: orders for a member */
+/* How much work it may have in flight. */
+uint64_t cot_depth_for(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member);
 void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member, uint64_t budget_ns);
 void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *member);
 void cot_order_state(struct cot_member *member, uint32_t state);
@@ -54,8 +64,6 @@ void cot_limit_catch_up(struct cot_arbiter *arbiter, const struct cot_member *ho
 bool cot_gang_drained(struct cot_arbiter *arbiter, const struct cot_member *holder);
 
 /* links.c: containers that belong together */
-/* After each report: `before` is the digest before it. */
-void cot_note_ends(struct cot_member *member, const struct cot_digest *before, uint64_t now_ns);
 void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns);
 
 /* selection.c: who is next */

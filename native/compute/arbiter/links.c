@@ -59,12 +59,6 @@ static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struc
     return found;
 }
 
-void cot_note_ends(struct cot_member *member, const struct cot_digest *before, uint64_t now_ns) {
-    bool outlasted = before->inflight && before->pending_ns == 0;
-    if (before->waiting && member->digest.launches != before->launches) member->went_ns = now_ns;
-    if (outlasted && member->digest.inflight < before->inflight) member->outlasted_ns = now_ns;
-}
-
 static void find_link(struct cot_arbiter *arbiter, struct cot_member *member, uint64_t now_ns) {
     const struct cot_member *other = just_launched(arbiter, member);
     member->outlasted_ns = 0;

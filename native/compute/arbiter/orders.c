@@ -1,12 +1,18 @@
 /* Orders: the state of a container's lease, and the terms of its turn. */
 #include "internal.h"
 
-static uint64_t depth_for(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                          const struct cot_member *member) {
+/* A high-priority container that used up its cap comes back at a known time. */
+static bool may_come(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *high) {
+    return cot_has_credit(arbiter, high) ||
+           cot_credit_restored_at(arbiter, gpu, high) <= gpu->now_ns + cot_high_lead(arbiter);
+}
+
+uint64_t cot_depth_for(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member) {
     if (member->lent) return arbiter->tuning.high_depth_ns;
     for (uint32_t i = 0; i < gpu->count && !member->share.high; i++) {
         const struct cot_member *other = &gpu->members[i];
-        if (other->present && other->share.high && other != member) return arbiter->tuning.high_depth_ns;
+        if (other->present && other->share.high && other != member && may_come(arbiter, gpu, other))
+            return arbiter->tuning.high_depth_ns;
     }
     return arbiter->tuning.depth_ns;
 }
@@ -30,7 +36,7 @@ void cot_order_turn(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot
                   .limit_ns = counted(member) + budget_ns,
                   .at_ns = gpu->now_ns,
                   .rate_ppm = 0,
-                  .depth_ns = depth_for(arbiter, gpu, member),
+                  .depth_ns = cot_depth_for(arbiter, gpu, member),
               });
 }
 
@@ -40,7 +46,7 @@ void cot_order_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct co
         .limit_ns = counted(member),
         .at_ns = gpu->now_ns,
         .rate_ppm = member->share.limit_ppm,
-        .depth_ns = depth_for(arbiter, gpu, member),
+        .depth_ns = cot_depth_for(arbiter, gpu, member),
     };
     if (!cot_limited(member)) terms.limit_ns += member->digest.pending_ns + 2 * arbiter->tuning.depth_ns;
     else if (member->credit_ns >= 0) terms.limit_ns += (uint64_t)member->credit_ns;

@@ -145,7 +145,8 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
     const struct cot_lease_terms *terms = &holder->terms;
     gpu->virtual_ns = cot_larger(gpu->virtual_ns, holder->virtual_ns);
     uint64_t allowed = cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
-    if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED) {
+    bool depth_changed = terms->depth_ns != cot_depth_for(arbiter, gpu, holder);
+    if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED && !depth_changed) {
         if (!cot_limited(holder)) return;
         /* The credit of an idle holder stops at its cap, and a charge may have been corrected. */
         int64_t status = (int64_t)(allowed - holder->digest.used_ns);
@@ -203,7 +204,8 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
         return;
     }
     if (stays) keep_alone(arbiter, gpu, holder);
-    else if (holder->terms.rate_ppm != 0) cot_order_turn(arbiter, gpu, holder, left);
+    else if (holder->terms.rate_ppm != 0 || holder->terms.depth_ns != cot_depth_for(arbiter, gpu, holder))
+        cot_order_turn(arbiter, gpu, holder, left);
     uint64_t check = now + COT_POLL_NS;
     if (cot_is_idle(holder) && holder->idle_ns) check = holder->idle_ns + arbiter->tuning.idle_ns;
     cot_wake_by(round, check);

@@ -1,22 +1,6 @@
 /* Which container is next on a GPU. */
 #include "internal.h"
 
-/* A high-priority container that ran out of credit comes back only for a whole quantum: it preempts others, and the
- * cost of each switch is charged to no container. */
-static int64_t credit_to_start(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return (int64_t)(member->out_of_credit ? arbiter->tuning.quantum_ns : cot_start_credit(arbiter, member));
-}
-
-static bool has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member) {
-    return !cot_limited(member) || member->credit_ns >= credit_to_start(arbiter, member);
-}
-
-static uint64_t credit_restored_at(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
-                                   const struct cot_member *member) {
-    uint64_t missing = (uint64_t)(credit_to_start(arbiter, member) - member->credit_ns);
-    return gpu->now_ns + missing * COT_PPM / member->share.limit_ppm + 1;
-}
-
 bool cot_precedes(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *a,
                   const struct cot_member *b) {
     uint64_t overdue_a = cot_overdue_since(arbiter, a, gpu->now_ns),
@@ -31,8 +15,10 @@ bool cot_precedes(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const 
 
 static bool may_start(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member,
                       struct cot_round *round) {
-    if (has_credit(arbiter, member) || cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX) return true;
-    cot_wake_by(round, credit_restored_at(arbiter, gpu, member));
+    if (cot_has_credit(arbiter, member) || cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX) return true;
+    uint64_t restored = cot_credit_restored_at(arbiter, gpu, member), early = restored - cot_high_lead(arbiter);
+    cot_wake_by(round, restored);
+    if (member->share.high && early > gpu->now_ns) cot_wake_by(round, early);
     if (member->bound_ns) cot_wake_by(round, member->bound_ns);
     return false;
 }
@@ -83,7 +69,7 @@ const struct cot_member *cot_anticipated_member(const struct cot_arbiter *arbite
     for (uint32_t i = 0; i < gpu->count; i++) {
         const struct cot_member *member = &gpu->members[i];
         if (!member->present || member == instead || member->share.native || member->undrained) continue;
-        if (!cot_is_idle(member) || member->active_ns == 0 || !has_credit(arbiter, member)) continue;
+        if (!cot_is_idle(member) || member->active_ns == 0 || !cot_has_credit(arbiter, member)) continue;
         if (gpu->now_ns - member->active_ns >= arbiter->tuning.anticipation_ns) continue;
         if (instead->share.high || member->virtual_ns >= instead->virtual_ns) continue;
         if (!found || member->active_ns > found->active_ns) found = member;

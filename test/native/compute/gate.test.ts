@@ -175,6 +175,18 @@ test.serial('weights hold, and idle shares are lent where nothing caps', async (
   t.true(lent <= 100 + ABOVE, `${lent} % of a GPU`);
 });
 
+for (const us of [200, 500, 2000]) {
+  test.serial(`beside a high priority with a cap the rest is used, with kernels of ${us} us`, async (t) => {
+    const { node, arbiter, clients, tenants } = await bench(t, 40, 60);
+    const [first, second] = tenants;
+    if (!first || !second) throw new Error('no tenants');
+    await arbiter.plan('fixed', [{ ...first, gpus: [{ gpu: 0, percent: 40, highCapPercent: 40 }] }, second]);
+    for (const client of clients) start(client, 'async', us);
+    // Work whose end is reported late counts as running beside the other's.
+    await holdShares(t, node, pidsOf(clients), [40, 60], { above: ABOVE, lends: true, missing: 0.1 });
+  });
+}
+
 test.serial('without an arbiter each container uses its own credit; shares return with one', async (t) => {
   const { node, arbiter, clients, tenants } = await bench(t, 20, 40);
   for (const client of clients) start(client);

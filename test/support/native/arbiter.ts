@@ -32,6 +32,8 @@ export type Tenant = {
     readonly percent?: number;
     readonly weight?: number;
     readonly policy?: Policy;
+    /** Of high priority, with this cap. */
+    readonly highCapPercent?: number;
   }[];
 };
 export type Policy = 'average' | 'preemptive' | 'weighted' | 'fixed' | 'soft' | 'native';
@@ -88,8 +90,8 @@ export function startArbiter(t: Teardown): Arbiter {
         ...tenants.flatMap(({ id, grant, gpus }) => [
           `page ${id} ${SLOTS} ${gpus.length} ${join(grant.folder, 'ledger')}`,
           ...gpus.map(
-            ({ gpu, percent = 0, weight = 0, policy: own }) =>
-              `on ${gpu} ${POLICIES.indexOf(own ?? policy)} ${percent * 10_000} 0 ${weight} 0 0`,
+            ({ gpu, percent = 0, weight = 0, policy: own, highCapPercent: cap }) =>
+              `on ${gpu} ${POLICIES.indexOf(own ?? policy)} ${percent * 10_000} 0 ${weight} ${cap ? `1 ${cap * 10_000}` : '0 0'}`,
           ),
         ]),
         'end',

@@ -7,7 +7,6 @@ import { delayedMs, serving } from '../machine/scheduling-delays.ts';
 import { eventually, type SimulatedNode } from './node.ts';
 
 const WINDOW_MS = 1000;
-/** Fraction of a share that may be missing without any delay. */
 const MISSING = 0.15;
 const MOST_WINDOWS = 12;
 /** Windows with more delay than this are counted separately: the machine may have no better ones for minutes. */
@@ -73,7 +72,7 @@ export const sharesOf = async (node: SimulatedNode, pids: readonly number[], ms?
  * In no window does a client have more than its share, apart from `above` points, and in at least one window, soon, all
  * of them have theirs. `lent`: clients whose percentage is only an upper bound. `lends`: a policy under which a client may
  * have what delays kept from the others. The number printed after each share is the client's delay in percent of the
- * window.
+ * window. `missing`: the fraction of a share that may be missing without any delay.
  */
 export async function hold(
   t: ExecutionContext,
@@ -84,8 +83,9 @@ export async function hold(
     above = 2,
     lent = [],
     lends = false,
+    missing = MISSING,
     what = '',
-  }: { above?: number; lent?: readonly number[]; lends?: boolean; what?: string } = {},
+  }: { above?: number; lent?: readonly number[]; lends?: boolean; missing?: number; what?: string } = {},
 ): Promise<void> {
   t.timeout(MOST_MS);
   const seen: string[] = [];
@@ -103,7 +103,7 @@ export async function hold(
       );
     met = shares.every((share, index) => {
       const percent = percents[index] ?? 0;
-      const enough = Math.max(percent * (1 - MISSING) - (held[index] ?? 0), percent / 2);
+      const enough = Math.max(percent * (1 - missing) - (held[index] ?? 0), percent / 2);
       return share >= enough || lent.includes(index);
     });
   }
