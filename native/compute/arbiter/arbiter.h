@@ -18,7 +18,25 @@
 #include "../../shared-memory/lease_page.h"
 
 #define COT_ARBITER_GPUS COT_MAX_GPUS
-#define COT_ARBITER_MEMBERS 64u /* containers on one GPU; masks have one bit for each */
+#define COT_ARBITER_MEMBERS 1024u /* containers on one GPU: as many as the agent may be set to allow */
+
+struct cot_mask { /* one bit per member of a GPU */
+    uint64_t words[COT_ARBITER_MEMBERS / 64];
+};
+static inline void cot_mask_set(struct cot_mask *mask, uint32_t index) {
+    mask->words[index / 64] |= 1ull << index % 64;
+}
+static inline bool cot_mask_has(const struct cot_mask *mask, uint32_t index) {
+    return mask->words[index / 64] >> index % 64 & 1;
+}
+/* The first member from that index on; COT_ARBITER_MEMBERS: there is none. */
+static inline uint32_t cot_mask_next(const struct cot_mask *mask, uint32_t from) {
+    for (; from < COT_ARBITER_MEMBERS; from = (from / 64 + 1) * 64) {
+        uint64_t left = mask->words[from / 64] >> from % 64;
+        if (left) return from + (uint32_t)__builtin_ctzll(left);
+    }
+    return COT_ARBITER_MEMBERS;
+}
 
 /* ---- policies: the share of each container of a GPU ---- */
 
@@ -168,14 +186,14 @@ struct cot_arbiter {
     struct cot_gpu gpus[COT_ARBITER_GPUS];
 };
 
-/* Masks have one bit per member of a GPU. */
 struct cot_decision {
-    uint64_t next_ns;                 /* decide again by then, even if no container rings */
-    uint64_t watch[COT_ARBITER_GPUS]; /* report these before every decision */
-    uint64_t dirty[COT_ARBITER_GPUS]; /* publish these */
-    uint64_t look[COT_ARBITER_GPUS];  /* report these after publishing, then decide again at once */
+    uint64_t next_ns;                        /* decide again by then, even if no container rings */
+    struct cot_mask watch[COT_ARBITER_GPUS]; /* report these before every decision */
+    struct cot_mask dirty[COT_ARBITER_GPUS]; /* publish these */
+    struct cot_mask look[COT_ARBITER_GPUS];  /* report these after publishing, then decide again at once */
 };
 
+/* The memory is zeroed, or was initialized before. */
 void cot_arbiter_init(struct cot_arbiter *arbiter, const struct cot_tuning *tuning);
 
 /* `at`: index of the GPU; `index`: index of the member on it. */

@@ -2,7 +2,10 @@
 #include "internal.h"
 
 void cot_arbiter_init(struct cot_arbiter *arbiter, const struct cot_tuning *tuning) {
-    memset(arbiter, 0, sizeof *arbiter);
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        struct cot_gpu *gpu = &arbiter->gpus[at];
+        memset(gpu, 0, sizeof *gpu - (COT_ARBITER_MEMBERS - gpu->count) * sizeof *gpu->members);
+    }
     arbiter->tuning = *tuning;
 }
 

@@ -19,10 +19,6 @@ const struct cot_tuning cot_default_tuning = {
     .preemption_ns = 1000000,
 };
 
-static uint64_t bit_of(const struct cot_gpu *gpu, const struct cot_member *member) {
-    return 1ull << (member - gpu->members);
-}
-
 /* The holder waits only for its own limit. A high-priority one could continue as its limit grows, in pieces too short
  * to be useful to others: it releases the GPU when little is left. */
 static bool needs_credit(const struct cot_arbiter *arbiter, const struct cot_member *holder) {
@@ -244,7 +240,8 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
         round->progressed = true;
         return;
     }
-    if (!holder->digested_since_close) round->decision->look[cot_index_of(arbiter, gpu)] |= bit_of(gpu, holder);
+    if (!holder->digested_since_close)
+        cot_mask_set(&round->decision->look[cot_index_of(arbiter, gpu)], (uint32_t)(holder - gpu->members));
     cot_wake_by(round, cot_smaller(gpu->overrun_at_ns, gpu->now_ns + COT_POLL_NS));
 }
 
@@ -273,9 +270,9 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
         for (uint32_t i = 0; i < gpu->count; i++) {
             const struct cot_member *member = &gpu->members[i];
             if (!member->present) continue;
-            if (member->dirty) decision->dirty[at] |= 1ull << i;
+            if (member->dirty) cot_mask_set(&decision->dirty[at], i);
             if (member == cot_holder(gpu) || member->undrained || now_ns < gpu->draining_until_ns) {
-                decision->watch[at] |= 1ull << i;
+                cot_mask_set(&decision->watch[at], i);
             }
         }
     }

@@ -65,7 +65,7 @@ static void join(struct page *page, uint64_t now) {
         page->throttled_ns[gpu] = 0;
         int member = cot_arbiter_join(&arbiter, page->gpu[gpu], page->container, &digest, now);
         if (member < 0) {
-            page->broken = "its GPU already has 64 containers";
+            page->broken = "its GPU already has 1024 containers";
             return;
         }
         page->member[gpu] = member;
@@ -106,7 +106,7 @@ static bool is_wanted(const struct plan *plan, const struct page *page) {
 }
 
 static void apply_plan(struct plan *plan, uint64_t now) {
-    struct page *joined[sizeof pages / sizeof *pages];
+    static struct page *joined[sizeof pages / sizeof *pages];
     uint32_t joined_count = 0;
     for (uint32_t i = 0; i < page_count;) {
         struct page *page = pages[i];
@@ -148,10 +148,10 @@ static void report(struct page *page, uint32_t gpu, uint64_t now) {
     cot_arbiter_report(&arbiter, page->gpu[gpu], (uint32_t)page->member[gpu], &digest, now);
 }
 
-static void report_masked(const uint64_t *masks, uint64_t now) {
+static void report_masked(const struct cot_mask *masks, uint64_t now) {
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
-        for (uint64_t mask = masks[at]; mask; mask &= mask - 1) {
-            const struct owner *owner = &owners[at][__builtin_ctzll(mask)];
+        for (uint32_t i = 0; (i = cot_mask_next(&masks[at], i)) < COT_ARBITER_MEMBERS; i++) {
+            const struct owner *owner = &owners[at][i];
             if (owner->page) report(owner->page, owner->gpu, now);
         }
     }
@@ -172,22 +172,23 @@ static void report_rung(bool all, uint64_t now) {
 
 static void publish(const struct cot_decision *decision) {
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
-        for (uint64_t dirty = decision->dirty[at]; dirty; dirty &= dirty - 1) {
-            const struct owner *owner = &owners[at][__builtin_ctzll(dirty)];
+        for (uint32_t i = 0; (i = cot_mask_next(&decision->dirty[at], i)) < COT_ARBITER_MEMBERS; i++) {
+            const struct owner *owner = &owners[at][i];
             if (owner->page) page_publish(owner->page, owner->gpu, &arbiter);
         }
     }
 }
 
-static bool any(const uint64_t *masks) {
-    uint64_t all = 0;
-    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) all |= masks[at];
-    return all != 0;
+static bool any(const struct cot_mask *masks) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        if (cot_mask_next(&masks[at], 0) < COT_ARBITER_MEMBERS) return true;
+    }
+    return false;
 }
 
 /* When to come back; UINT64_MAX: only a heartbeat is due. `watch` is kept from one round to the next. */
-static uint64_t decide(uint64_t watch[COT_ARBITER_GPUS], bool all) {
-    struct cot_decision decision;
+static uint64_t decide(struct cot_mask watch[COT_ARBITER_GPUS], bool all) {
+    static struct cot_decision decision;
     report_rung(all, now_ns());
     report_masked(watch, now_ns());
     for (uint64_t now;;) {
@@ -245,7 +246,7 @@ static uint64_t heartbeat(uint64_t now, bool all) {
 /* ---- waiting ---- */
 
 /* Only a bell needs the arbiter, and all bells are waited for. */
-static bool may_idle(uint64_t next, const uint64_t *watch) {
+static bool may_idle(uint64_t next, const struct cot_mask *watch) {
     if (next != UINT64_MAX || any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
         if (!pages[i]->broken && (budget_is_exhausted(pages[i]) || !is_quiet(pages[i]))) return false;
@@ -328,8 +329,8 @@ static void publish_status(void) {
 /* ---- the thread ---- */
 
 static void *run(void *nothing) {
-    uint64_t watch[COT_ARBITER_GPUS] = {0}, heartbeat_at_ns = 0, records_ns = 0, pause_ns = 0, status_ns = 0,
-             decided_ns = 0;
+    static struct cot_mask watch[COT_ARBITER_GPUS];
+    uint64_t heartbeat_at_ns = 0, records_ns = 0, pause_ns = 0, status_ns = 0, decided_ns = 0;
     set_realtime_priority();
     for (uint64_t woken_ns = now_ns();; woken_ns = now_ns()) {
         uint32_t plan_bell_seen = __atomic_load_n(&plan_bell, __ATOMIC_ACQUIRE);

@@ -1,9 +1,12 @@
-// The arbiter refuses an invalid plan as a whole, leaves no file of it open, and follows the next valid one.
+// The arbiter refuses an invalid plan as a whole, leaves no file of it open, and follows the next valid one; a plan may
+// have many containers.
 import { readdirSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { type Arbiter, startArbiter } from '../../support/native/arbiter.ts';
+import { readyClient } from '../../support/native/client.ts';
 import { eventually, startNode } from '../../support/native/node.ts';
+import { hold } from '../../support/native/shares.ts';
 import { MIB, makeGrant } from '../../support/product/grant.ts';
 
 const page = (id: string, ledger: string, gpus = 1) => `page ${id} 64 ${gpus} ${ledger}`;
@@ -78,4 +81,28 @@ test('an invalid plan leaves the current plan in force', async (t) => {
     'the page that only the invalid plan named is closed',
   );
   t.is(openIn(arbiter, ledger), 1);
+});
+
+test('the 100th container of a GPU gets its share', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const arbiter = startArbiter(t);
+  const grants = Array.from({ length: 100 }, (_, index) =>
+    makeGrant(t, node, [{ gpu: 0, memoryBytes: (index === 99 ? 512 : 64) * MIB, coresPercent: index === 99 ? 30 : 0 }]),
+  );
+  await arbiter.plan(
+    'fixed',
+    grants.map((grant, index) => ({
+      id: `tenant-${index}`,
+      grant,
+      gpus: [{ gpu: 0, percent: index === 99 ? 30 : 0 }],
+    })),
+  );
+  const { pages } = await arbiter.until((status) => status.pages.length === 100, 'all have joined');
+  t.deepEqual(
+    pages.flatMap(({ id, broken }) => (broken ? [`${id}: ${broken}`] : [])),
+    [],
+  );
+  const client = await readyClient(t, node, { preload: grants[99]?.cuda ?? '' });
+  client.ask('load async 600000 500').catch(() => {});
+  await hold(t, node, [client.pid], [30]);
 });

@@ -46,7 +46,7 @@ static uint64_t wake_latency(void) {
 
 static void round_of(void *about, uint64_t version);
 
-static uint64_t watch[COT_ARBITER_GPUS];
+static struct cot_mask watch[COT_ARBITER_GPUS];
 
 static uint32_t at_of(uint32_t tenant, uint32_t gpu) {
     return lab.tenants[tenant].first_gpu + gpu;
@@ -78,8 +78,8 @@ static void publish(uint32_t tenant, uint32_t gpu) {
     }
 }
 
-static bool is_in(const uint64_t *masks, uint32_t tenant, uint32_t gpu) {
-    return masks[at_of(tenant, gpu)] >> pages[tenant].member[gpu] & 1;
+static bool is_in(const struct cot_mask *masks, uint32_t tenant, uint32_t gpu) {
+    return cot_mask_has(&masks[at_of(tenant, gpu)], (uint32_t)pages[tenant].member[gpu]);
 }
 
 static uint64_t decide(void) {

@@ -86,12 +86,12 @@ static inline void decide_with(const uint64_t *dead) {
                 uint32_t member = (uint32_t)containers[i].member[gpu];
                 struct cot_lease_order *order = cot_lease_order_at(containers[i].page, gpu);
                 uint64_t before = order->lease;
-                if (decision.dirty[gpu] >> member & 1) {
+                if (cot_mask_has(&decision.dirty[gpu], member)) {
                     cot_arbiter_publish(&arbiter, gpu, member, order);
                     CHECK(cot_lease_epoch(order->lease) > cot_lease_epoch(before));
                 }
                 cot_lease_order_record(order, cot_arbiter_record(&arbiter, gpu, member, now));
-                look = look || decision.look[gpu] >> member & 1;
+                look = look || cot_mask_has(&decision.look[gpu], member);
             }
         }
         if (!look) return;

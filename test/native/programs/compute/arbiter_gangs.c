@@ -35,7 +35,8 @@ static void decide(void) {
     do {
         for (int i = 0; i < CONTAINERS; i++) cot_arbiter_report(&arbiter, gpu_of[i], member_of[i], &digests[i], now_ns);
         cot_arbiter_decide(&arbiter, now_ns, &decision);
-    } while (decision.look[0] || decision.look[1]);
+    } while (cot_mask_next(&decision.look[0], 0) < COT_ARBITER_MEMBERS ||
+             cot_mask_next(&decision.look[1], 0) < COT_ARBITER_MEMBERS);
 }
 
 static void join_all(void) {
