@@ -3,8 +3,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "libc.h"
 #include "process_start.h"
+
+#define TICK_NS 10000000 /* of USER_HZ: 100 on all architectures with NVIDIA GPUs */
+
+/* The kernel has added the offset of the reader's time namespace, and then cut to ticks. */
+static uint64_t without_offset(uint64_t ticks) {
+    int64_t offset = atomic_load_explicit(&cot_boottime_offset_ns, memory_order_relaxed);
+    int64_t host_ns = (int64_t)ticks * TICK_NS - offset;
+    if (ticks == 0 || offset == 0) return ticks;
+    return host_ns >= TICK_NS ? (uint64_t)host_ns / TICK_NS : 1;
+}
+
+bool cot_started_at(uint32_t pid, uint64_t ticks) {
+    uint64_t now = cot_start_ticks(pid);
+    return now != 0 && now - ticks + 1 <= 2;
+}
 
 /* Field 22 of stat, counted from the last bracket as the command may contain anything. 0: no such process, or a
  * zombie, whose memory the kernel has freed. A process whose main thread has ended is shown as a zombie although it
@@ -28,5 +44,5 @@ uint64_t cot_start_ticks(uint32_t pid) {
         if (!field) return 0;
         field++;
     }
-    return cot_digits(field);
+    return without_offset(cot_digits(field));
 }

@@ -57,7 +57,17 @@ struct cot_shard {
 };
 #define COT_SHARDS 64u
 
-enum cot_kind { COT_LINEAR = 1, COT_MANAGED, COT_VMM, COT_ARRAY, COT_SPARSE, COT_DEFERRED, COT_EXTERNAL, COT_MAPPING };
+enum cot_kind {
+    COT_LINEAR = 1,
+    COT_MANAGED,
+    COT_VMM,
+    COT_ARRAY,
+    COT_SPARSE,
+    COT_DEFERRED,
+    COT_EXTERNAL,
+    COT_MAPPING,
+    COT_CODE
+};
 struct cot_block {
     uint64_t key; /* pointer or handle */
     uint64_t bytes;
@@ -116,6 +126,13 @@ struct cot_contexts {
     _Atomic uint32_t epoch; /* grows when a context is created or ends, which voids what threads cached */
     uint32_t used;          /* entries from here on were never taken */
     struct cot_known_context known[COT_MAX_CONTEXTS];
+};
+
+/* Limits of the device runtime, beside those in struct cot_known_context. */
+#define COT_RUNTIME_LIMITS 2
+struct cot_runtime_limits {
+    uint32_t began; /* context_began of the context whose limits these are */
+    struct cot_context_limit limits[COT_RUNTIME_LIMITS];
 };
 
 /* The last view of a green context to end, its epoch, and the epoch of the one before. */
@@ -275,6 +292,7 @@ struct cot_state {
     uint32_t context_began[COT_MAX_CONTEXTS]; /* epoch in which each of contexts.known began */
     struct cot_ended_views ended_views;       /* under contexts.lock */
     struct cot_given_up_memory given_up;
+    struct cot_runtime_limits runtime_limits[COT_MAX_CONTEXTS]; /* under contexts.lock */
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_BYTES, "the state outgrows the bytes reserved for it");
 
@@ -317,7 +335,8 @@ COT_PLACE(lifecycle_owner, 290320 + 8 * COT_MAX_GPUS)
 static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known_graph) == 152, "layout");
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_granule) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_sparse_mapping) == 96, "layout");
-static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS + sizeof(struct cot_given_up_memory) &&
+static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS + sizeof(struct cot_given_up_memory) +
+                                              sizeof(struct cot_runtime_limits) * COT_MAX_CONTEXTS &&
                   sizeof(struct cot_thread) == 24,
               "layout");
 #endif

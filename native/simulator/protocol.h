@@ -190,9 +190,10 @@ struct sim_accounting {
 struct sim_gpu_facts {
     char name[64];
     unsigned char uuid[16];
-    uint64_t total_bytes;    /* what NVML calls total */
-    uint64_t reserved_bytes; /* by the driver itself; usable = total - reserved */
-    uint64_t granule_bytes;  /* physical memory is allocated in pieces of this size */
+    uint64_t total_bytes;     /* what NVML calls total */
+    uint64_t reserved_bytes;  /* by the driver itself; usable = total - reserved */
+    uint64_t granule_bytes;   /* physical memory is allocated in pieces of this size */
+    uint64_t pool_step_bytes; /* pools grow in pieces of this size */
     uint32_t sm_count, cc_major, cc_minor;
     uint32_t sm_mhz, memory_mhz, bus_bits, l2_kib, power_limit_mw;
     uint32_t pci_domain, pci_bus, pci_device, pci_id;

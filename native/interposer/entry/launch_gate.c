@@ -11,6 +11,7 @@ const uint32_t *shim_gate = &open_gate;
 static _Atomic(const uint64_t *) agent_heartbeat;
 
 void entry_watch_gate(const uint32_t *gate, const uint64_t *heartbeat) {
+    if (heartbeat) cot_read_boottime_offset();
     atomic_store(&agent_heartbeat, heartbeat);
     __atomic_store_n(&shim_gate, gate ? gate : &open_gate, __ATOMIC_SEQ_CST);
 }

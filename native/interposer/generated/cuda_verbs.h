@@ -567,21 +567,21 @@
     X(560, cuModuleGetLoadingMode, PASS, 23) \
     X(561, cuModuleGetSurfRef, PASS, 23) \
     X(562, cuModuleGetTexRef, PASS, 23) \
-    X(563, cuModuleLoad, PASS, 3) \
-    X(564, cuModuleLoadData, PASS, 3) \
-    X(565, cuModuleLoadDataEx, PASS, 3) \
-    X(566, cuModuleLoadFatBinary, PASS, 3) \
-    X(567, cuModuleUnload, PASS, 3) \
+    X(563, cuModuleLoad, RESERVE, 56) \
+    X(564, cuModuleLoadData, RESERVE, 56) \
+    X(565, cuModuleLoadDataEx, RESERVE, 56) \
+    X(566, cuModuleLoadFatBinary, RESERVE, 56) \
+    X(567, cuModuleUnload, RELEASE, 57) \
     X(568, cuMultiKernelCooperativeDomainCreate, PASS, 51) \
     X(569, cuMultiKernelCooperativeDomainDestroy, PASS, 51) \
-    X(570, cuMulticastAddDevice, PASS, 56) \
-    X(571, cuMulticastBindAddr, PASS, 56) \
-    X(572, cuMulticastBindAddr_v2, PASS, 56) \
-    X(573, cuMulticastBindMem, PASS, 56) \
-    X(574, cuMulticastBindMem_v2, PASS, 56) \
-    X(575, cuMulticastCreate, PASS, 56) \
-    X(576, cuMulticastGetGranularity, PASS, 56) \
-    X(577, cuMulticastUnbind, PASS, 56) \
+    X(570, cuMulticastAddDevice, PASS, 58) \
+    X(571, cuMulticastBindAddr, PASS, 58) \
+    X(572, cuMulticastBindAddr_v2, PASS, 58) \
+    X(573, cuMulticastBindMem, PASS, 58) \
+    X(574, cuMulticastBindMem_v2, PASS, 58) \
+    X(575, cuMulticastCreate, PASS, 58) \
+    X(576, cuMulticastGetGranularity, PASS, 58) \
+    X(577, cuMulticastUnbind, PASS, 58) \
     X(578, cuNNSetAllocator, PASS, 51) \
     X(579, cuOccupancyAvailableDynamicSMemPerBlock, PASS, 23) \
     X(580, cuOccupancyMaxActiveBlocksPerMultiprocessor, PASS, 23) \
@@ -614,35 +614,35 @@
     X(607, cuStreamBatchMemOp_ptsz, PASS, 13) \
     X(608, cuStreamBatchMemOp_v2, PASS, 13) \
     X(609, cuStreamBatchMemOp_v2_ptsz, PASS, 13) \
-    X(610, cuStreamBeginCapture, TRACK, 57) \
-    X(611, cuStreamBeginCaptureToCig, PASS, 58) \
-    X(612, cuStreamBeginCaptureToCig_ptsz, PASS, 58) \
-    X(613, cuStreamBeginCaptureToGraph, TRACK, 57) \
-    X(614, cuStreamBeginCaptureToGraph_ptsz, TRACK, 57) \
-    X(615, cuStreamBeginCapture_ptsz, TRACK, 57) \
-    X(616, cuStreamBeginCapture_v2, TRACK, 57) \
-    X(617, cuStreamBeginCapture_v2_ptsz, TRACK, 57) \
-    X(618, cuStreamBeginRecaptureToGraph, PASS, 58) \
-    X(619, cuStreamBeginRecaptureToGraph_ptsz, PASS, 58) \
+    X(610, cuStreamBeginCapture, TRACK, 59) \
+    X(611, cuStreamBeginCaptureToCig, PASS, 60) \
+    X(612, cuStreamBeginCaptureToCig_ptsz, PASS, 60) \
+    X(613, cuStreamBeginCaptureToGraph, TRACK, 59) \
+    X(614, cuStreamBeginCaptureToGraph_ptsz, TRACK, 59) \
+    X(615, cuStreamBeginCapture_ptsz, TRACK, 59) \
+    X(616, cuStreamBeginCapture_v2, TRACK, 59) \
+    X(617, cuStreamBeginCapture_v2_ptsz, TRACK, 59) \
+    X(618, cuStreamBeginRecaptureToGraph, PASS, 60) \
+    X(619, cuStreamBeginRecaptureToGraph_ptsz, PASS, 60) \
     X(620, cuStreamCopyAttributes, PASS, 32) \
     X(621, cuStreamCopyAttributes_ptsz, PASS, 32) \
     X(622, cuStreamCreate, PASS, 32) \
     X(623, cuStreamCreateForCaptureToCig, PASS, 32) \
     X(624, cuStreamCreateWithPriority, PASS, 32) \
-    X(625, cuStreamDestroy, TRACK, 59) \
-    X(626, cuStreamDestroy_v2, TRACK, 59) \
-    X(627, cuStreamEndCapture, PASS, 58) \
-    X(628, cuStreamEndCaptureToCig, PASS, 58) \
-    X(629, cuStreamEndCaptureToCig_ptsz, PASS, 58) \
-    X(630, cuStreamEndCapture_ptsz, PASS, 58) \
+    X(625, cuStreamDestroy, TRACK, 61) \
+    X(626, cuStreamDestroy_v2, TRACK, 61) \
+    X(627, cuStreamEndCapture, PASS, 60) \
+    X(628, cuStreamEndCaptureToCig, PASS, 60) \
+    X(629, cuStreamEndCaptureToCig_ptsz, PASS, 60) \
+    X(630, cuStreamEndCapture_ptsz, PASS, 60) \
     X(631, cuStreamGetAttribute, PASS, 32) \
     X(632, cuStreamGetAttribute_ptsz, PASS, 32) \
-    X(633, cuStreamGetCaptureInfo, PASS, 58) \
-    X(634, cuStreamGetCaptureInfo_ptsz, PASS, 58) \
-    X(635, cuStreamGetCaptureInfo_v2, PASS, 58) \
-    X(636, cuStreamGetCaptureInfo_v2_ptsz, PASS, 58) \
-    X(637, cuStreamGetCaptureInfo_v3, PASS, 58) \
-    X(638, cuStreamGetCaptureInfo_v3_ptsz, PASS, 58) \
+    X(633, cuStreamGetCaptureInfo, PASS, 60) \
+    X(634, cuStreamGetCaptureInfo_ptsz, PASS, 60) \
+    X(635, cuStreamGetCaptureInfo_v2, PASS, 60) \
+    X(636, cuStreamGetCaptureInfo_v2_ptsz, PASS, 60) \
+    X(637, cuStreamGetCaptureInfo_v3, PASS, 60) \
+    X(638, cuStreamGetCaptureInfo_v3_ptsz, PASS, 60) \
     X(639, cuStreamGetCtx, PASS, 32) \
     X(640, cuStreamGetCtx_ptsz, PASS, 32) \
     X(641, cuStreamGetCtx_v2, PASS, 32) \
@@ -658,8 +658,8 @@
     X(651, cuStreamGetId_ptsz, PASS, 32) \
     X(652, cuStreamGetPriority, PASS, 32) \
     X(653, cuStreamGetPriority_ptsz, PASS, 32) \
-    X(654, cuStreamIsCapturing, PASS, 58) \
-    X(655, cuStreamIsCapturing_ptsz, PASS, 58) \
+    X(654, cuStreamIsCapturing, PASS, 60) \
+    X(655, cuStreamIsCapturing_ptsz, PASS, 60) \
     X(656, cuStreamQuery, PASS, 13) \
     X(657, cuStreamQuery_ptsz, PASS, 13) \
     X(658, cuStreamSetAttribute, PASS, 32) \
@@ -668,12 +668,12 @@
     X(661, cuStreamSetFlags_ptsz, PASS, 32) \
     X(662, cuStreamSynchronize, PASS, 13) \
     X(663, cuStreamSynchronize_ptsz, PASS, 13) \
-    X(664, cuStreamUpdateCaptureDependencies, PASS, 58) \
-    X(665, cuStreamUpdateCaptureDependencies_ptsz, PASS, 58) \
-    X(666, cuStreamUpdateCaptureDependencies_v2, PASS, 58) \
-    X(667, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 58) \
-    X(668, cuStreamWaitEvent, TRACK, 57) \
-    X(669, cuStreamWaitEvent_ptsz, TRACK, 57) \
+    X(664, cuStreamUpdateCaptureDependencies, PASS, 60) \
+    X(665, cuStreamUpdateCaptureDependencies_ptsz, PASS, 60) \
+    X(666, cuStreamUpdateCaptureDependencies_v2, PASS, 60) \
+    X(667, cuStreamUpdateCaptureDependencies_v2_ptsz, PASS, 60) \
+    X(668, cuStreamWaitEvent, TRACK, 59) \
+    X(669, cuStreamWaitEvent_ptsz, TRACK, 59) \
     X(670, cuStreamWaitValue32, PASS, 13) \
     X(671, cuStreamWaitValue32_ptsz, PASS, 13) \
     X(672, cuStreamWaitValue32_v2, PASS, 13) \
@@ -690,57 +690,57 @@
     X(683, cuStreamWriteValue64_ptsz, PASS, 13) \
     X(684, cuStreamWriteValue64_v2, PASS, 13) \
     X(685, cuStreamWriteValue64_v2_ptsz, PASS, 13) \
-    X(686, cuSurfObjectCreate, PASS, 60) \
-    X(687, cuSurfObjectDestroy, PASS, 60) \
-    X(688, cuSurfObjectGetResourceDesc, PASS, 60) \
-    X(689, cuSurfRefCreate, PASS, 60) \
-    X(690, cuSurfRefDestroy, PASS, 60) \
-    X(691, cuSurfRefGetArray, PASS, 60) \
-    X(692, cuSurfRefGetFormat, PASS, 60) \
-    X(693, cuSurfRefSetArray, PASS, 60) \
-    X(694, cuSurfRefSetFormat, PASS, 60) \
-    X(695, cuTensorMapEncodeIm2col, PASS, 60) \
-    X(696, cuTensorMapEncodeIm2colWide, PASS, 60) \
-    X(697, cuTensorMapEncodeTiled, PASS, 60) \
-    X(698, cuTensorMapReplaceAddress, PASS, 60) \
-    X(699, cuTensorMapSetAllocationClass, PASS, 60) \
-    X(700, cuTexObjectCreate, PASS, 60) \
-    X(701, cuTexObjectDestroy, PASS, 60) \
-    X(702, cuTexObjectGetResourceDesc, PASS, 60) \
-    X(703, cuTexObjectGetResourceViewDesc, PASS, 60) \
-    X(704, cuTexObjectGetTextureDesc, PASS, 60) \
-    X(705, cuTexRefCreate, PASS, 60) \
-    X(706, cuTexRefDestroy, PASS, 60) \
-    X(707, cuTexRefGetAddress, PASS, 60) \
-    X(708, cuTexRefGetAddressMode, PASS, 60) \
-    X(709, cuTexRefGetAddress_v2, PASS, 60) \
-    X(710, cuTexRefGetArray, PASS, 60) \
-    X(711, cuTexRefGetBorderColor, PASS, 60) \
-    X(712, cuTexRefGetFilterMode, PASS, 60) \
-    X(713, cuTexRefGetFlags, PASS, 60) \
-    X(714, cuTexRefGetFormat, PASS, 60) \
-    X(715, cuTexRefGetMaxAnisotropy, PASS, 60) \
-    X(716, cuTexRefGetMipmapFilterMode, PASS, 60) \
-    X(717, cuTexRefGetMipmapLevelBias, PASS, 60) \
-    X(718, cuTexRefGetMipmapLevelClamp, PASS, 60) \
-    X(719, cuTexRefGetMipmappedArray, PASS, 60) \
-    X(720, cuTexRefSetAddress, PASS, 60) \
-    X(721, cuTexRefSetAddress2D, PASS, 60) \
-    X(722, cuTexRefSetAddress2D_v2, PASS, 60) \
-    X(723, cuTexRefSetAddress2D_v3, PASS, 60) \
-    X(724, cuTexRefSetAddressMode, PASS, 60) \
-    X(725, cuTexRefSetAddress_v2, PASS, 60) \
-    X(726, cuTexRefSetArray, PASS, 60) \
-    X(727, cuTexRefSetBorderColor, PASS, 60) \
-    X(728, cuTexRefSetFilterMode, PASS, 60) \
-    X(729, cuTexRefSetFlags, PASS, 60) \
-    X(730, cuTexRefSetFormat, PASS, 60) \
-    X(731, cuTexRefSetMaxAnisotropy, PASS, 60) \
-    X(732, cuTexRefSetMipmapFilterMode, PASS, 60) \
-    X(733, cuTexRefSetMipmapLevelBias, PASS, 60) \
-    X(734, cuTexRefSetMipmapLevelClamp, PASS, 60) \
-    X(735, cuTexRefSetMipmappedArray, PASS, 60) \
-    X(736, cuThreadExchangeStreamCaptureMode, PASS, 58) \
+    X(686, cuSurfObjectCreate, PASS, 62) \
+    X(687, cuSurfObjectDestroy, PASS, 62) \
+    X(688, cuSurfObjectGetResourceDesc, PASS, 62) \
+    X(689, cuSurfRefCreate, PASS, 62) \
+    X(690, cuSurfRefDestroy, PASS, 62) \
+    X(691, cuSurfRefGetArray, PASS, 62) \
+    X(692, cuSurfRefGetFormat, PASS, 62) \
+    X(693, cuSurfRefSetArray, PASS, 62) \
+    X(694, cuSurfRefSetFormat, PASS, 62) \
+    X(695, cuTensorMapEncodeIm2col, PASS, 62) \
+    X(696, cuTensorMapEncodeIm2colWide, PASS, 62) \
+    X(697, cuTensorMapEncodeTiled, PASS, 62) \
+    X(698, cuTensorMapReplaceAddress, PASS, 62) \
+    X(699, cuTensorMapSetAllocationClass, PASS, 62) \
+    X(700, cuTexObjectCreate, PASS, 62) \
+    X(701, cuTexObjectDestroy, PASS, 62) \
+    X(702, cuTexObjectGetResourceDesc, PASS, 62) \
+    X(703, cuTexObjectGetResourceViewDesc, PASS, 62) \
+    X(704, cuTexObjectGetTextureDesc, PASS, 62) \
+    X(705, cuTexRefCreate, PASS, 62) \
+    X(706, cuTexRefDestroy, PASS, 62) \
+    X(707, cuTexRefGetAddress, PASS, 62) \
+    X(708, cuTexRefGetAddressMode, PASS, 62) \
+    X(709, cuTexRefGetAddress_v2, PASS, 62) \
+    X(710, cuTexRefGetArray, PASS, 62) \
+    X(711, cuTexRefGetBorderColor, PASS, 62) \
+    X(712, cuTexRefGetFilterMode, PASS, 62) \
+    X(713, cuTexRefGetFlags, PASS, 62) \
+    X(714, cuTexRefGetFormat, PASS, 62) \
+    X(715, cuTexRefGetMaxAnisotropy, PASS, 62) \
+    X(716, cuTexRefGetMipmapFilterMode, PASS, 62) \
+    X(717, cuTexRefGetMipmapLevelBias, PASS, 62) \
+    X(718, cuTexRefGetMipmapLevelClamp, PASS, 62) \
+    X(719, cuTexRefGetMipmappedArray, PASS, 62) \
+    X(720, cuTexRefSetAddress, PASS, 62) \
+    X(721, cuTexRefSetAddress2D, PASS, 62) \
+    X(722, cuTexRefSetAddress2D_v2, PASS, 62) \
+    X(723, cuTexRefSetAddress2D_v3, PASS, 62) \
+    X(724, cuTexRefSetAddressMode, PASS, 62) \
+    X(725, cuTexRefSetAddress_v2, PASS, 62) \
+    X(726, cuTexRefSetArray, PASS, 62) \
+    X(727, cuTexRefSetBorderColor, PASS, 62) \
+    X(728, cuTexRefSetFilterMode, PASS, 62) \
+    X(729, cuTexRefSetFlags, PASS, 62) \
+    X(730, cuTexRefSetFormat, PASS, 62) \
+    X(731, cuTexRefSetMaxAnisotropy, PASS, 62) \
+    X(732, cuTexRefSetMipmapFilterMode, PASS, 62) \
+    X(733, cuTexRefSetMipmapLevelBias, PASS, 62) \
+    X(734, cuTexRefSetMipmapLevelClamp, PASS, 62) \
+    X(735, cuTexRefSetMipmappedArray, PASS, 62) \
+    X(736, cuThreadExchangeStreamCaptureMode, PASS, 60) \
     X(737, cuUserObjectCreate, PASS, 27) \
     X(738, cuUserObjectRelease, PASS, 27) \
     X(739, cuUserObjectRetain, PASS, 27) \
@@ -820,6 +820,11 @@
     X(440, cuMemUnmap) \
     X(550, cuMipmappedArrayCreate) \
     X(551, cuMipmappedArrayDestroy) \
+    X(563, cuModuleLoad) \
+    X(564, cuModuleLoadData) \
+    X(565, cuModuleLoadDataEx) \
+    X(566, cuModuleLoadFatBinary) \
+    X(567, cuModuleUnload) \
     X(610, cuStreamBeginCapture) \
     X(613, cuStreamBeginCaptureToGraph) \
     X(614, cuStreamBeginCaptureToGraph_ptsz) \
@@ -847,7 +852,7 @@
     X(0, "reserve", "arrays", "an estimate from the layout of textures; arrays without memory cost nothing") \
     X(1, "pass", "memory-facts", "describes memory that is charged already") \
     X(2, "release", "arrays", "the driver destroys it first, then the charge is released") \
-    X(3, "pass", "uncounted-code", "no call reports the size of code, its static data and kernels loaded at first use: the agent finds them in the driver's count and charges them as residual") \
+    X(3, "pass", "uncounted-code", "no call reports the size of libraries and of kernels loaded at first use: the agent finds them in the driver's count and charges them as residual") \
     X(4, "pass", "checkpoint-state", "moves no memory") \
     X(5, "release", "checkpoint", "this process's memory leaves its GPUs, and its charge is released") \
     X(6, "reserve", "checkpoint", "the memory must fit again before it is restored") \
@@ -900,11 +905,13 @@
     X(53, "release", "pools", "the pool's reserved bytes shrink") \
     X(54, "pass", "pool-sharing", "the exporting process pays") \
     X(55, "release", "vmm", "physical memory lives until its last handle and its last mapping are gone") \
-    X(56, "pass", "multicast", "binds memory that was charged when it was created") \
-    X(57, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
-    X(58, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
-    X(59, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
-    X(60, "pass", "textures", "views of memory that is charged already")
+    X(56, "reserve", "code", "near a full grant the GPU's free memory before and after tells the size; else the agent finds it in the driver's count") \
+    X(57, "release", "code", "the driver unloads first, then the charge is released, if there is one") \
+    X(58, "pass", "multicast", "binds memory that was charged when it was created") \
+    X(59, "track", "captures", "the event after a stream's launches is recorded before the stream captures, or joins a capture") \
+    X(60, "pass", "capture", "what is captured does not run; its graph passes the gate when it is launched") \
+    X(61, "track", "streams", "the event after its launches is recorded before the stream is destroyed") \
+    X(62, "pass", "textures", "views of memory that is charged already")
 /* Indices by name, for wrappers that call the real entry point. */
 enum {
     COT_AT_cuArray3DCreate = 0,
@@ -990,6 +997,11 @@ enum {
     COT_AT_cuMemUnmap = 440,
     COT_AT_cuMipmappedArrayCreate = 550,
     COT_AT_cuMipmappedArrayDestroy = 551,
+    COT_AT_cuModuleLoad = 563,
+    COT_AT_cuModuleLoadData = 564,
+    COT_AT_cuModuleLoadDataEx = 565,
+    COT_AT_cuModuleLoadFatBinary = 566,
+    COT_AT_cuModuleUnload = 567,
     COT_AT_cuStreamBeginCapture = 610,
     COT_AT_cuStreamBeginCaptureToGraph = 613,
     COT_AT_cuStreamBeginCaptureToGraph_ptsz = 614,

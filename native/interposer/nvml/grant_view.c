@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "../../shared-memory/slot_charge.h"
+#include "../clock.h"
 #include "../process_start.h"
 #include "../symbols/symbols.h"
 
@@ -57,7 +58,10 @@ static void join(void) {
 bool grant_is_readable(void) {
     if (!atomic_load_explicit(&joined, memory_order_acquire)) {
         pthread_mutex_lock(&joining);
-        if (!joined) join();
+        if (!joined) {
+            cot_read_boottime_offset();
+            join();
+        }
         atomic_store_explicit(&joined, 1, memory_order_release);
         pthread_mutex_unlock(&joining);
     }
@@ -110,7 +114,7 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)index, .l_len = 1};
     if (slot->stamp == 0) return true;
     if (slot->pid_namespace != own_namespace || fcntl(ledger_fd, F_GETLK, &lock) != 0) return false;
-    return lock.l_type == F_UNLCK && cot_start_ticks(slot->pid) != slot->start_ticks;
+    return lock.l_type == F_UNLCK && !cot_started_at(slot->pid, slot->start_ticks);
 }
 
 static uint64_t counted(uint32_t index, uint32_t gpu, bool late) {
@@ -137,7 +141,7 @@ void grant_gpu_usage(uint32_t gpu, struct grant_gpu *out) {
 static bool is_occupant(uint32_t pid, const struct cot_slot *slot) {
     char path[64], text[4096];
     struct stat info;
-    if (cot_start_ticks(pid) != slot->start_ticks) return false;
+    if (!cot_started_at(pid, slot->start_ticks)) return false;
     snprintf(path, sizeof path, "/proc/%u/ns/pid", pid);
     if (cot_stat(path, &info) == 0 && info.st_ino != slot->pid_namespace) return false;
     snprintf(path, sizeof path, "/proc/%u/status", pid);
@@ -168,7 +172,7 @@ static uint32_t pid_of(const struct cot_slot *slot) {
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
     if (slot->stamp == 0 || pid == 0) return 0;
     if (slot->pid_namespace != own_namespace) return pid_from_outside(slot);
-    return cot_start_ticks(pid) == slot->start_ticks ? pid : 0;
+    return cot_started_at(pid, slot->start_ticks) ? pid : 0;
 }
 
 uint32_t grant_max_processes(void) {

@@ -49,6 +49,7 @@ void sim_limits_begin(struct sim_context *context) {
     context->limits[ABI_LIMIT_STACK_SIZE] = 1024;
     context->limits[ABI_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
     context->limits[ABI_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH] = 2;
     context->limits[ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES] = 2048;
     context->limits[ABI_LIMIT_MAX_L2_FETCH] = 64;
 }

@@ -1,14 +1,20 @@
-/* Limits of a context. Heap, printf buffer and stacks beyond their defaults take memory of the GPU; the stack limit
- * counts for every thread that the GPU can run at once. Assumption: at once when a limit is set, in whole granules, and
- * released when it is lowered. */
+/* Limits of a context. Heap, printf buffer, stacks and what the device runtime keeps take memory of the GPU beyond
+ * their defaults; the stack limit counts for every thread that the GPU can run at once. Assumption: at once when a
+ * limit is set, in whole granules, and released when it is lowered; 1 MiB of each SM for a level of synchronization
+ * (NVIDIA's guide says up to 150 MB of a GPU), its largest parameters and 256 bytes for a pending launch. */
 #include "sim.h"
+
+#define WITH_MEMORY (ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES + 1)
 
 /* Bytes of the GPU for a limit of `value`, beyond its default. */
 static uint64_t cost(const struct sim_context *context, int limit, uint64_t value) {
     struct sim_context fresh = {0};
     sim_limits_begin(&fresh);
-    uint64_t threads = (uint64_t)sim.facts->gpus[context->gpu].sm_count * SIM_THREADS_PER_SM;
-    uint64_t each = limit == ABI_LIMIT_STACK_SIZE ? threads : 1;
+    uint64_t sms = sim.facts->gpus[context->gpu].sm_count;
+    uint64_t each = limit == ABI_LIMIT_STACK_SIZE                        ? sms * SIM_THREADS_PER_SM
+                    : limit == ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH       ? sms << 20
+                    : limit == ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES ? 4096 + 256
+                                                                         : 1;
     return value > fresh.limits[limit] ? (value - fresh.limits[limit]) * each : 0;
 }
 
@@ -27,9 +33,15 @@ static int resize(struct sim_context *context, int limit, uint64_t value) {
     return result;
 }
 
+/* Synchronization on the device ended with compute capability 9.0. */
+static bool is_supported(const struct sim_context *context, int limit) {
+    return limit >= 0 && limit <= ABI_LIMIT_PERSISTING_L2 &&
+           (limit != ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH || sim.facts->gpus[context->gpu].cc_major < 9);
+}
+
 /* Limits of a green context that are higher than the primary context's become the primary context's. */
 static void inherit(struct sim_context *from, struct sim_context *to) {
-    for (int limit = 0; limit < 3; limit++) {
+    for (int limit = 0; limit < WITH_MEMORY; limit++) {
         if (from->limits[limit] <= to->limits[limit]) continue;
         uint64_t lower = to->limit_blocks[limit];
         to->limit_blocks[limit] = from->limit_blocks[limit];
@@ -39,7 +51,7 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 }
 
 static void release(struct sim_context *context) {
-    for (int limit = 0; limit < 3; limit++) {
+    for (int limit = 0; limit < WITH_MEMORY; limit++) {
         if (context->limit_blocks[limit]) sim_simple(SIM_RELEASE, context->gpu, context->limit_blocks[limit], 0, NULL);
     }
 }
@@ -49,7 +61,7 @@ SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     SIM_ENTER("cuCtxGetLimit");
     SIM_CURRENT(context);
     if (!value) return ABI_ERROR_INVALID_VALUE;
-    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    if (!is_supported(context, limit)) return ABI_ERROR_UNSUPPORTED_LIMIT;
     pthread_mutex_lock(&sim.lock);
     *value = context->limits[limit];
     pthread_mutex_unlock(&sim.lock);
@@ -61,11 +73,11 @@ SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result != ABI_SUCCESS) return result;
-    if (limit < 0 || limit > ABI_LIMIT_PERSISTING_L2) return ABI_ERROR_UNSUPPORTED_LIMIT;
+    if (!is_supported(context, limit)) return ABI_ERROR_UNSUPPORTED_LIMIT;
     if (limit == ABI_LIMIT_STACK_SIZE && value > 512u << 10) return ABI_ERROR_INVALID_VALUE;
     if (limit == ABI_LIMIT_STACK_SIZE) value = (value + 15) / 16 * 16;
     pthread_mutex_lock(&sim.lock);
-    if (limit <= ABI_LIMIT_MALLOC_HEAP_SIZE) result = resize(context, limit, value);
+    if (limit < WITH_MEMORY) result = resize(context, limit, value);
     if (result == ABI_SUCCESS) context->limits[limit] = value;
     pthread_mutex_unlock(&sim.lock);
     return result;

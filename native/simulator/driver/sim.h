@@ -31,7 +31,7 @@ struct sim_context {
     uint64_t block; /* block ID of the context's own memory */
     uint64_t id;
     size_t limits[8];
-    uint64_t limit_blocks[3]; /* heap, stack and printf buffer beyond their defaults */
+    uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
     bool green;
     void *green_handle;
     _Atomic unsigned stacked; /* on how many threads' stacks of current contexts it is */
@@ -238,7 +238,6 @@ bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_de
 bool sim_is_page_locked(abi_devptr pointer);
 
 /* memory/pool.c */
-struct sim_pool *sim_default_pool(int device);
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
 void sim_pools_trim(void); /* takes the lock; releases unused chunks, as synchronization does */

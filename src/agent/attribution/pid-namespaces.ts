@@ -5,6 +5,7 @@
 import { readdirSync } from 'node:fs';
 import { uptime } from 'node:os';
 import type { Native } from '../os/addon.ts';
+import { possibleStarts } from '../os/start-times.ts';
 
 /** USER_HZ, the unit of start times in /proc: 100 on all architectures with NVIDIA GPUs. */
 const TICKS_PER_SECOND = 100;
@@ -62,7 +63,9 @@ export function insideSnapshot(
     nextScanMs = clock.nowMs() + (clock.nowMs() - startMs) / MOST_OF_TIME;
   };
   return (pidNamespace, pid, startTicks) => {
-    const keys = [pid, ANY].map((inside) => `${pidNamespace} ${inside} ${startTicks}`);
+    const keys = possibleStarts(startTicks).flatMap((ticks) =>
+      [pid, ANY].map((inside) => `${pidNamespace} ${inside} ${ticks}`),
+    );
     if (find(keys)) return true;
     if (startTicks < scannedTicks - MARGIN_TICKS) return false;
     if (clock.nowMs() < nextScanMs) return true;

@@ -2,6 +2,7 @@
 // sample in between. A row that did not change between the readings had the same value when the driver was sampled, so
 // the difference is real: memory that no call shows (code, local memory), or memory that a pool released.
 import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
+import { possibleStarts } from '../os/start-times.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 
 /** One reading, and the stamps of slots with a process that had certainly ended before it. */
@@ -76,10 +77,12 @@ export function processFinder(
 ): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
   const byStart = Map.groupBy(processes, ({ startTicks }) => startTicks);
   return ({ pidNamespace, pid, startTicks }) => {
-    const candidates = byStart.get(startTicks)?.filter((process) => process.pidNamespace === pidNamespace);
+    const candidates = possibleStarts(startTicks)
+      .flatMap((ticks) => byStart.get(ticks) ?? [])
+      .filter((process) => process.pidNamespace === pidNamespace);
     return (
-      candidates?.find(({ namespacePid }) => namespacePid === pid) ??
-      candidates?.find(({ namespacePid }) => namespacePid === undefined)
+      candidates.find(({ namespacePid }) => namespacePid === pid) ??
+      candidates.find(({ namespacePid }) => namespacePid === undefined)
     );
   };
 }
@@ -167,6 +170,7 @@ function slotFeedback(
  * read. */
 function isGone(slot: LedgerSlot, { ownPidNamespace, isAlive, isAliveInside }: LivenessChecks): boolean {
   if (slot.lockedForLife) return true;
-  if (slot.pidNamespace === ownPidNamespace) return !isAlive(slot.pid, slot.startTicks);
+  if (slot.pidNamespace === ownPidNamespace)
+    return !possibleStarts(slot.startTicks).some((ticks) => isAlive(slot.pid, ticks));
   return isAliveInside !== undefined && !isAliveInside(slot.pidNamespace, slot.pid, slot.startTicks);
 }

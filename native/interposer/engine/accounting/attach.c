@@ -159,8 +159,9 @@ static abi_result open_slot_lock(struct cot_grant_path *place, int *fd) {
 static void free_slots_before_exec(int lock_fd, uint32_t pid, uint64_t start, uint64_t space) {
     for (uint32_t i = 0; i < cot_slots_used(); i++) {
         struct cot_slot *slot = cot_slot_at(i);
-        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == 0 || slot->pid != pid || slot->start_ticks != start ||
-            slot->pid_namespace != space || slot->image == program_image() || !cot_lock_slot(lock_fd, i))
+        if (__atomic_load_n(&slot->stamp, __ATOMIC_ACQUIRE) == 0 || slot->pid != pid ||
+            slot->start_ticks - start + 1 > 2 || slot->pid_namespace != space || slot->image == program_image() ||
+            !cot_lock_slot(lock_fd, i))
             continue;
         memset(slot + 1, 0, cot->at.slot_bytes - sizeof *slot);
         __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
@@ -252,6 +253,7 @@ static abi_result join(void) {
     int lock_fd = -1;
     if (!cot_services->has_driver()) return (abi_result)cot_missing(); /* without a driver there is nothing to limit */
     if (!cot_find_grant_folder(&place)) return close_gpu("this library cannot find its own path:", "?", 0);
+    cot_read_boottime_offset();
     cot_reset_reaper();
     if (!cot->slot_lock.inherited) cot->slot_lock.mapping = NULL; /* the parent's: children do not inherit it */
     if (cot->at.ledger) detach();                                 /* the parent's */

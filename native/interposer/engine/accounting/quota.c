@@ -190,22 +190,32 @@ static __attribute__((noinline)) bool reserve_slow(uint32_t gpu, uint64_t bytes,
     }
 }
 
-static bool reserve(uint32_t gpu, uint64_t bytes, uint64_t announced, bool *little) {
-    *little = true;
+/* Announces the bytes if they fit as things are. */
+static bool reserve_at_once(uint32_t gpu, uint64_t bytes, bool *little) {
     struct cot_slot_gpu *own = cot_own_row(gpu);
     struct cot_gpu_limits limits;
     cot_read_limits(gpu, &limits);
-    if (!limits.isolate) {
-        *little = false;
-        __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        return true;
-    }
-    if (bytes <= limits.memory_bytes) {
-        __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
-        if (__builtin_expect(fits(gpu, &limits, little), 1)) return true;
-        __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
-    }
-    return reserve_slow(gpu, bytes, announced, own);
+    *little = limits.isolate;
+    if (limits.isolate && bytes > limits.memory_bytes) return false;
+    __atomic_fetch_add(&own->pending, bytes, __ATOMIC_SEQ_CST);
+    if (!limits.isolate || __builtin_expect(fits(gpu, &limits, little), 1)) return true;
+    __atomic_fetch_sub(&own->pending, bytes, __ATOMIC_SEQ_CST);
+    return false;
+}
+
+static bool reserve(uint32_t gpu, uint64_t bytes, uint64_t announced, bool *little) {
+    return reserve_at_once(gpu, bytes, little) || reserve_slow(gpu, bytes, announced, cot_own_row(gpu));
+}
+
+bool cot_reserve_at_once(uint32_t gpu, uint64_t bytes) {
+    bool little;
+    return reserve_at_once(gpu, bytes, &little);
+}
+
+bool cot_exceeds_limit(uint32_t gpu) {
+    struct cot_gpu_limits limits;
+    cot_read_limits(gpu, &limits);
+    return limits.isolate && cot_container_usage(gpu) > limits.memory_bytes;
 }
 
 static __attribute__((noinline)) bool reserve_measured(uint32_t gpu, uint64_t bytes, bool *little) {

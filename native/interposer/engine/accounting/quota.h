@@ -9,6 +9,8 @@
 
 /* True: `bytes` are announced and fit. The caller then calls the driver, and commits or rolls back. */
 bool cot_reserve(uint32_t gpu, uint64_t bytes);
+/* The same without waiting, and without taking back memory that this process keeps and does not use. */
+bool cot_reserve_at_once(uint32_t gpu, uint64_t bytes);
 /* The same for a caller that has already `announced` bytes of the same request: it does not wait for these. */
 bool cot_reserve_more(uint32_t gpu, uint64_t bytes, uint64_t announced);
 void cot_commit(uint32_t gpu, uint64_t reserved, uint64_t charged);
@@ -21,6 +23,7 @@ void cot_rollback_exact(uint32_t gpu, uint64_t bytes, bool charged);
 void cot_charge(uint32_t gpu, uint64_t bytes);   /* without a check: the memory is held already */
 void cot_release(uint32_t gpu, uint64_t bytes);  /* the driver has freed it */
 void cot_announce(uint32_t gpu, uint64_t bytes); /* without a check: it is charged, and about to be released */
+bool cot_exceeds_limit(uint32_t gpu);            /* more is charged and announced than the grant has */
 void cot_count_denied(uint32_t gpu);             /* counts a refused request */
 /* Memory may have been taken although no byte count changed: the agent's measurement of the row is void. */
 void cot_mark_changed(uint32_t gpu);

@@ -65,7 +65,7 @@ static bool is_dead(uint32_t index, const struct cot_slot *slot, uint64_t stamp)
     if (pid == 0) return true; /* its process died while taking the slot: it would hold the lock otherwise */
     if (slot->lock_stamp == stamp) return true;
     if (slot->pid_namespace != atomic_load(&own_namespace)) return false;
-    return cot_start_ticks(pid) != slot->start_ticks;
+    return !cot_started_at(pid, slot->start_ticks);
 }
 
 bool cot_other_process(uint32_t than) {

@@ -1,6 +1,7 @@
-/* Limits of a context (cuCtxSetLimit): device heap, printf buffer, and stacks for all threads that the GPU can run
- * at once. What a limit costs beyond its value when contexts were measured must fit into the grant, and is
- * charged as part of the context until it is lowered or the context ends. */
+/* Limits of a context (cuCtxSetLimit): device heap, printf buffer, stacks for all threads that the GPU can run at once,
+ * and what the device runtime keeps for levels of synchronization and for pending launches. What a limit costs beyond
+ * its value when contexts were measured must fit into the grant, and is charged as part of the context until it is
+ * lowered or the context ends. */
 #include <pthread.h>
 
 #include "contexts.h"
@@ -12,10 +13,10 @@
  * base that is read later may include a change made through another of them: the smallest one counts. */
 static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
     for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
-        const struct cot_known_context *other = &cot->contexts.known[i];
-        if (other->handle && (other->primary || other->green) && other->device == entry->device &&
-            other->limits[which].version > 0 && other->limits[which].base < *base)
-            *base = other->limits[which].base;
+        struct cot_known_context *other = &cot->contexts.known[i];
+        if (!other->handle || !(other->primary || other->green) || other->device != entry->device) continue;
+        const struct cot_context_limit *limit = cot_context_limit(other, which);
+        if (limit->version > 0 && limit->base < *base) *base = limit->base;
     }
 }
 
@@ -24,19 +25,21 @@ static bool read_limit(void *context, unsigned which, uint64_t base, struct cot_
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
     if (entry) {
-        if (entry->limits[which].version == 0) {
+        struct cot_context_limit *own = cot_context_limit(entry, which);
+        if (own->version == 0) {
             share_base(entry, which, &base);
-            entry->limits[which] = (struct cot_context_limit){.base = base, .version = 1};
+            *own = (struct cot_context_limit){.base = base, .version = 1};
         }
-        *limit = entry->limits[which];
+        *limit = *own;
     }
     pthread_mutex_unlock(&cot->contexts.lock);
     return entry;
 }
 
 static void add_to_limit(struct cot_known_context *entry, unsigned which, uint64_t more) {
-    entry->limits[which].charged += more;
-    entry->limits[which].version++;
+    struct cot_context_limit *limit = cot_context_limit(entry, which);
+    limit->charged += more;
+    limit->version++;
     entry->charged += more;
     __atomic_fetch_add(&cot_own_row(entry->gpu)->context, more, __ATOMIC_RELAXED);
 }
@@ -45,10 +48,10 @@ static void add_to_limit(struct cot_known_context *entry, unsigned which, uint64
 static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
-    bool current = entry && entry->limits[which].version == version;
+    bool current = entry && cot_context_limit(entry, which)->version == version;
     if (current) {
         uint32_t gpu = entry->gpu;
-        entry->limits[which].setters++;
+        cot_context_limit(entry, which)->setters++;
         add_to_limit(entry, which, reserved);
         if (reserved) cot_commit(gpu, reserved, reserved);
     }
@@ -59,9 +62,9 @@ static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_
 static void end_limit(void *context, unsigned which) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
-    if (entry && entry->limits[which].setters > 0) {
-        entry->limits[which].setters--;
-        entry->limits[which].version++;
+    if (entry && cot_context_limit(entry, which)->setters > 0) {
+        cot_context_limit(entry, which)->setters--;
+        cot_context_limit(entry, which)->version++;
     }
     pthread_mutex_unlock(&cot->contexts.lock);
 }
@@ -70,9 +73,9 @@ static void end_limit(void *context, unsigned which) {
 static bool charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
     pthread_mutex_lock(&cot->contexts.lock);
     struct cot_known_context *entry = cot_context_find(context);
-    bool current = entry && entry->limits[which].version == version;
+    bool current = entry && cot_context_limit(entry, which)->version == version;
     if (current) {
-        uint64_t before = entry->limits[which].charged;
+        uint64_t before = cot_context_limit(entry, which)->charged;
         add_to_limit(entry, which, bytes - before);
         if (bytes > before) cot_charge(entry->gpu, bytes - before);
         if (bytes < before) cot_release(entry->gpu, before - bytes);
@@ -83,11 +86,18 @@ static bool charge_limit(void *context, unsigned which, uint32_t version, uint64
 
 /* ---- values that the driver reports ---- */
 
+/* CUDA C++ Programming Guide 12, "CUDA Dynamic Parallelism": a level of synchronization may take 150 MB. What a pending
+ * launch takes is not documented: twice its largest parameters. The agent lowers the charge to what it measures. */
+#define LEVEL_BYTES (150ull << 20)
+#define LAUNCH_BYTES 8192u
+
 /* Bytes of GPU memory for one unit of a limit's value. */
 static abi_result unit_of(int limit, uint64_t *bytes) {
     abi_device device;
     int sms = 0, threads = 0;
-    *bytes = 1;
+    *bytes = limit == ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH         ? LEVEL_BYTES
+             : limit == ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES ? LAUNCH_BYTES
+                                                                  : 1;
     if (limit != ABI_LIMIT_STACK_SIZE) return ABI_SUCCESS;
     abi_result result = CALL_DRIVER("cuCtxGetDevice", (abi_device *), &device);
     if (result == ABI_SUCCESS)
@@ -141,7 +151,7 @@ abi_result cot_cuCtxSetLimit(int limit, size_t value) {
     size_t before;
     struct cot_context_limit account;
     struct cot_gpu_limits limits;
-    if (limit < 0 || limit >= COT_CONTEXT_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
+    if (limit < 0 || limit >= COT_ALL_LIMITS) return CALL_REAL(cuCtxSetLimit, (int, size_t), limit, value);
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = cot_current_context(&gpu, &context);
     if (result == ABI_SUCCESS) result = unit_of(limit, &unit);

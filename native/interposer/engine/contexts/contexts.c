@@ -36,12 +36,21 @@ void cot_context_add(void *handle, abi_device device, uint32_t gpu, uint64_t cha
     begin_epoch(entry);
 }
 
+struct cot_context_limit *cot_context_limit(struct cot_known_context *entry, unsigned which) {
+    if (which < COT_CONTEXT_LIMITS) return &entry->limits[which];
+    size_t place = (size_t)(entry - cot->contexts.known);
+    struct cot_runtime_limits *more = &cot->runtime_limits[place];
+    if (more->began != cot->context_began[place])
+        *more = (struct cot_runtime_limits){.began = cot->context_began[place]};
+    return &more->limits[which - COT_CONTEXT_LIMITS];
+}
+
 /* Under the lock. The primary context takes over the charge for a view's limits, unless its own is higher already.
  * If none is known, it stays charged. */
 static void pass_limits(struct cot_known_context *view, struct cot_known_context *primary) {
-    for (int i = 0; i < COT_CONTEXT_LIMITS; i++) {
-        const struct cot_context_limit *old = &view->limits[i];
-        struct cot_context_limit *limit = primary ? &primary->limits[i] : NULL;
+    for (unsigned i = 0; i < COT_ALL_LIMITS; i++) {
+        const struct cot_context_limit *old = cot_context_limit(view, i);
+        struct cot_context_limit *limit = primary ? cot_context_limit(primary, i) : NULL;
         uint64_t most = limit ? limit->charged : 0, more = old->charged > most ? old->charged - most : 0;
         view->charged -= more;
         if (!limit || old->version == 0) continue;
@@ -93,7 +102,7 @@ struct cot_known_context *cot_context_primary(abi_device device) {
 void cot_context_replace_primary(struct cot_known_context *entry, void *handle) {
     struct cot_known_context old = *entry;
     uint64_t more = 0;
-    for (int i = 0; i < COT_CONTEXT_LIMITS; i++) more += old.limits[i].charged;
+    for (unsigned i = 0; i < COT_ALL_LIMITS; i++) more += cot_context_limit(entry, i)->charged;
     memset(entry->limits, 0, sizeof entry->limits);
     entry->handle = handle;
     entry->charged -= more;

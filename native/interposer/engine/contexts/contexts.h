@@ -13,6 +13,8 @@ struct cot_known_context *cot_context_primary(abi_device device);
 void cot_context_add(void *handle, abi_device device, uint32_t gpu, uint64_t charged, bool primary);
 void cot_context_remove(struct cot_known_context *entry);
 void cot_context_replace_primary(struct cot_known_context *entry, void *handle);
+#define COT_ALL_LIMITS (COT_CONTEXT_LIMITS + COT_RUNTIME_LIMITS)
+struct cot_context_limit *cot_context_limit(struct cot_known_context *entry, unsigned which);
 
 /* Not under the lock: adds a context that exists, and may have been created without a call the interposer sees. */
 void cot_context_discover(void *handle, abi_device device, uint32_t gpu, bool primary);

@@ -44,10 +44,17 @@ static abi_result add_current(void *handle, uint32_t *gpu) {
     return result;
 }
 
+/* Why the driver gives no memory in a context that it does not know the device of: it may have been destroyed. */
+static abi_result reason(abi_result otherwise) {
+    size_t left, total;
+    abi_result result = CALL_REAL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total);
+    return result == ABI_SUCCESS ? otherwise : result;
+}
+
 static __attribute__((noinline)) abi_result current_slow(void *handle, uint32_t *gpu) {
     struct cot_thread *recent = cot_thread();
     abi_result result = add_current(handle, gpu);
-    if (result != ABI_SUCCESS) return result;
+    if (result != ABI_SUCCESS) return reason(result);
     recent->context = handle;
     recent->gpu = *gpu;
     recent->epoch = atomic_load_explicit(&cot->contexts.epoch, memory_order_acquire);

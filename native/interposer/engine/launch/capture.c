@@ -12,6 +12,12 @@ bool cot_is_capturing(abi_stream stream) {
     return result == ABI_ERROR_CAPTURE_IMPLICIT || (result == ABI_SUCCESS && status != ABI_CAPTURE_NONE);
 }
 
+bool cot_is_recording(abi_stream stream) {
+    int status = ABI_CAPTURE_NONE;
+    return CALL_DRIVER("cuStreamIsCapturing", (abi_stream, int *), stream, &status) == ABI_SUCCESS &&
+           status != ABI_CAPTURE_NONE;
+}
+
 /* ---- a stream that captures has no open batch: its last event would become part of the program's graph ---- */
 
 static bool close_if_open(struct cot_batches *batches, struct cot_timed_batch *timed, abi_stream stream) {

@@ -41,7 +41,8 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
 static void print_error(const char *text, const char *what) {
     fprintf(stderr,
             "cotenant-simulator: --gpu %s: %s; want "
-            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,mig=1g.10gb+...], MODEL one of",
+            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,pool-step=32Mi][,mig=1g.10gb+...], "
+            "MODEL one of",
             text, what);
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
     fputc('\n', stderr);
@@ -119,7 +120,7 @@ bool gpu_add(struct node *node, const char *text) {
     }
     if (!model) return print_error(text, "unknown model"), false;
     uint64_t total = model->total_mib * MIB, reserved = model->reserved_mib * MIB;
-    uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE;
+    uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE, step = 0;
     const char *profiles = "";
     while ((word = strsep(&rest, ","))) {
         char *value = strchr(word, '=');
@@ -129,16 +130,18 @@ bool gpu_add(struct node *node, const char *text) {
             profiles = value;
             continue;
         }
-        uint64_t *field = !strcmp(word, "memory")     ? &total
-                          : !strcmp(word, "reserved") ? &reserved
-                          : !strcmp(word, "context")  ? &context
-                          : !strcmp(word, "granule")  ? &granule
-                                                      : NULL;
+        uint64_t *field = !strcmp(word, "memory")      ? &total
+                          : !strcmp(word, "reserved")  ? &reserved
+                          : !strcmp(word, "context")   ? &context
+                          : !strcmp(word, "granule")   ? &granule
+                          : !strcmp(word, "pool-step") ? &step
+                                                       : NULL;
         if (!field || !parse_mib(value, field)) return print_error(text, word), false;
     }
     if (granule < MIN_GRANULE || granule > 64 * MIB || (granule & (granule - 1))) {
         return print_error(text, "granule must be a power of two from 64Ki to 64Mi"), false;
     }
+    if (step % granule) return print_error(text, "pool-step must be a multiple of the granule"), false;
     if (reserved >= total || context > total - reserved)
         return print_error(text, "no memory is left for clients"), false;
 
@@ -153,6 +156,7 @@ bool gpu_add(struct node *node, const char *text) {
     facts->total_bytes = total;
     facts->reserved_bytes = reserved;
     facts->granule_bytes = granule;
+    facts->pool_step_bytes = step ? step : granule;
     facts->sm_count = model->sm_count;
     facts->cc_major = model->cc_major;
     facts->cc_minor = model->cc_minor;
@@ -175,8 +179,9 @@ bool gpu_add(struct node *node, const char *text) {
     return true;
 }
 
-/* Makes formulas wrong: the granule is larger than usual, contexts and arrays cost more, code costs from the first
- * byte, rows of pitched memory are longer, and memory is released late. All of it can be measured. */
+/* Makes formulas wrong: the granule is larger than usual, contexts and arrays cost more, pools grow in larger steps,
+ * code costs from the first byte, rows of pitched memory are longer, and memory is released late. All of it can be
+ * measured. */
 void gpus_perturb(struct node *node) {
     for (uint32_t i = 0; i < node->facts->gpu_count; i++) {
         struct sim_gpu_facts *facts = &node->facts->gpus[i];
@@ -184,6 +189,7 @@ void gpus_perturb(struct node *node) {
         uint64_t granule = facts->granule_bytes;
         uint64_t extra = (1 + node_random(node) % 16) * granule;
         node->gpus[i].context_bytes = (node->gpus[i].context_bytes + extra + granule - 1) / granule * granule;
+        facts->pool_step_bytes = granule << node_random(node) % 5;
     }
     node->facts->code_free_bytes = 0;
     node->facts->pitch_bytes *= 4;

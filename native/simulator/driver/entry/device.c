@@ -130,6 +130,7 @@ static const int COMMON[][2] = {
     {103, 1},     {106, 24},        {111, 1024},
     {115, 1},     {119, 1},         {122, 0},
     {130, 0},     {131, -1},        {134, -1},
+    {142, 1},     {144, 1},
 };
 
 SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {

@@ -139,14 +139,15 @@ static int attribute_of_region(void *data, int attribute, abi_devptr pointer, st
     uint64_t bytes = region->bytes;
     struct sim_physical *physical = region->kind == SIM_RESERVED ? region->mapped[(pointer - start) / SIM_PAGE] : NULL;
     bool mapped = region->kind != SIM_RESERVED || physical;
+    bool on_host = region->kind == SIM_CHUNK && region->pool->device == SIM_HOST;
     if (region->kind == SIM_SMALLS && !sim_small_range(region, pointer, &start, &bytes)) return ABI_ERROR_INVALID_VALUE;
     if (region->kind == SIM_CHUNK && !sim_chunk_range(region, pointer, &start, &bytes)) return ABI_ERROR_INVALID_VALUE;
     switch (attribute) {
     case ABI_POINTER_CONTEXT: return SET(void *, region->context);
-    case ABI_POINTER_MEMORY_TYPE: return SET(unsigned, ABI_MEMORY_DEVICE);
+    case ABI_POINTER_MEMORY_TYPE: return SET(unsigned, on_host ? ABI_MEMORY_HOST : ABI_MEMORY_DEVICE);
     case ABI_POINTER_DEVICE_POINTER: return SET(abi_devptr, pointer);
     case ABI_POINTER_HOST_POINTER:
-        return region->kind == SIM_MANAGED ? SET(abi_devptr, pointer) : ABI_ERROR_INVALID_VALUE;
+        return region->kind == SIM_MANAGED || on_host ? SET(abi_devptr, pointer) : ABI_ERROR_INVALID_VALUE;
     case ABI_POINTER_BUFFER_ID:
         return SET(uint64_t, region->serial << 32 | (start - sim_region_address(region)) / SIM_SMALL_UNIT);
     case ABI_POINTER_IS_MANAGED: return SET(unsigned, region->kind == SIM_MANAGED);

@@ -1,8 +1,9 @@
 /* Stream-ordered memory: pools reserve chunks of the GPU, sub-allocate from them and keep freed memory until they are
  * trimmed or the process synchronizes. Assumption, not measured yet: a chunk is the request rounded up to the GPU's
- * granule. As work runs in submission order, freed memory can be reused at once; but a pool releases nothing to the GPU
- * before the streams of the frees have reached them. A destroyed pool keeps all its memory until then, and until its
- * last allocation is freed, as CUDA's documentation says. */
+ * pool step. Chunks of a host pool are memory of the process, of which the GPU has nothing. As work runs in submission
+ * order, freed memory can be reused at once; but a pool releases nothing to the GPU before the streams of the frees
+ * have reached them. A destroyed pool keeps all its memory until then, and until its last allocation is freed, as
+ * CUDA's documentation says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,51 +17,36 @@ struct sim_segment {
     struct sim_segment *next;
 };
 
-static struct sim_pool *pools, *ending, *current_pool[SIM_MAX_GPUS], *default_pool[SIM_MAX_GPUS];
+static struct sim_pool *ending;
 
-struct sim_pool *sim_pool_new(int device) {
-    struct sim_pool *pool = calloc(1, sizeof *pool);
-    if (!pool) return NULL;
-    *pool = (struct sim_pool){.magic = SIM_POOL_MAGIC, .device = device, .reuses = {true, true, true}, .next = pools};
-    pools = pool;
-    return pool;
-}
-
-struct sim_pool *sim_default_pool(int device) {
-    if (!default_pool[device]) {
-        default_pool[device] = sim_pool_new(device);
-        if (default_pool[device]) default_pool[device]->is_default = true;
-    }
-    return default_pool[device];
-}
-
-bool sim_is_pool(const struct sim_pool *pool) {
-    for (const struct sim_pool *known = pools; known; known = known->next) {
-        if (known == pool) return true;
-    }
-    return false;
+/* The GPU's memory for a chunk; *bytes is rounded up. Host pools take none of it. */
+static int back_chunk(const struct sim_pool *pool, uint64_t *bytes, uint64_t *block) {
+    bool host = pool->device == SIM_HOST;
+    const struct sim_gpu_facts *gpu = host ? NULL : &sim.facts->gpus[sim.gpu_of[pool->device]];
+    uint64_t step = host ? SIM_PAGE : gpu->pool_step_bytes;
+    if (*bytes > UINT64_MAX - step) return ABI_ERROR_OUT_OF_MEMORY;
+    *bytes = (*bytes + step - 1) / step * step;
+    if (pool->max_bytes && (*bytes > pool->max_bytes || pool->reserved > pool->max_bytes - *bytes))
+        return ABI_ERROR_OUT_OF_MEMORY;
+    *block = 0;
+    return host ? ABI_SUCCESS : sim_simple(SIM_ALLOCATE, sim.gpu_of[pool->device], *bytes, SIM_KIND_POOL, block);
 }
 
 static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **out) {
-    uint32_t gpu = sim.gpu_of[pool->device];
-    uint64_t granule = sim.facts->gpus[gpu].granule_bytes;
-    if (bytes > UINT64_MAX - granule) return ABI_ERROR_OUT_OF_MEMORY;
-    bytes = (bytes + granule - 1) / granule * granule;
-    if (pool->max_bytes && (bytes > pool->max_bytes || pool->reserved > pool->max_bytes - bytes))
-        return ABI_ERROR_OUT_OF_MEMORY;
     uint64_t block;
-    SIM_TRY(sim_simple(SIM_ALLOCATE, gpu, bytes, SIM_KIND_POOL, &block));
+    SIM_TRY(back_chunk(pool, &bytes, &block));
     struct sim_segment *segment = calloc(1, sizeof *segment);
     struct sim_region *chunk;
-    int result = segment ? sim_region_new(SIM_CHUNK, bytes, granule, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t alignment = block ? sim.facts->gpus[sim.gpu_of[pool->device]].granule_bytes : SIM_PAGE;
+    int result = segment ? sim_region_new(SIM_CHUNK, bytes, alignment, &chunk) : ABI_ERROR_OUT_OF_MEMORY;
     if (result != ABI_SUCCESS) {
-        sim_simple(SIM_RELEASE, gpu, block, 0, NULL);
+        if (block) sim_simple(SIM_RELEASE, 0, block, 0, NULL);
         free(segment);
         return result;
     }
     *segment = (struct sim_segment){.bytes = bytes};
     chunk->block = block;
-    chunk->device = pool->device;
+    chunk->device = pool->device == SIM_HOST ? 0 : pool->device;
     chunk->pool = pool;
     chunk->segments = segment;
     chunk->next_chunk = pool->chunks;
@@ -156,7 +142,7 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
         if (segment->taken) pool->used -= segment->bytes;
         free(segment);
     }
-    sim_simple(SIM_RELEASE, sim.gpu_of[pool->device], chunk->block, 0, NULL);
+    if (chunk->block) sim_simple(SIM_RELEASE, 0, chunk->block, 0, NULL);
     sim_region_end(chunk);
 }
 
@@ -209,7 +195,7 @@ static void trim(struct sim_pool *pool, uint64_t keep) {
 
 /* No context is left on the GPU: its pools release everything. */
 static void release_device(int device) {
-    for (struct sim_pool *pool = pools; pool; pool = pool->next) {
+    for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) {
         while (pool->device == device && pool->chunks) chunk_end(pool, &pool->chunks);
     }
     for (struct sim_pool *pool = ending, *next; pool; pool = next) {
@@ -222,7 +208,7 @@ SIM_ON_CONTEXT_END(.release_device = release_device)
 
 void sim_pools_trim(void) {
     pthread_mutex_lock(&sim.lock);
-    for (struct sim_pool *pool = pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
+    for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
     for (struct sim_pool *pool = ending, *next; pool; pool = next) {
         next = pool->next;
         if (pool->used == 0 && !has_pending_frees(pool)) pool_end(unlink_pool(&ending, pool));
@@ -233,7 +219,7 @@ void sim_pools_trim(void) {
 int sim_pool_allocate(struct sim_pool *pool, int device, uint64_t bytes, abi_devptr *pointer) {
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    if (!pool) pool = current_pool[device] ? current_pool[device] : sim_default_pool(device);
+    if (!pool) pool = sim_current_pool(&(abi_location){ABI_LOCATION_DEVICE, device});
     int result = sim_is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
@@ -245,10 +231,14 @@ SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props
     int device = sim_device_of_location(&props->location);
     if (device == SIM_UNKNOWN_LOCATION || props->location.type == ABI_LOCATION_HOST_NUMA_CURRENT)
         return ABI_ERROR_INVALID_VALUE;
-    if (device == SIM_HOST || (props->handle_types & ~ABI_HANDLE_POSIX_FD)) return ABI_ERROR_NOT_SUPPORTED;
+    if (device == SIM_HOST && (props->handle_types || !sim_is_host_node(&props->location)))
+        return ABI_ERROR_INVALID_VALUE;
+    if (props->handle_types & ~ABI_HANDLE_POSIX_FD) return ABI_ERROR_NOT_SUPPORTED;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = sim_pool_new(device);
+    abi_location place = {ABI_LOCATION_DEVICE, device};
+    if (device == SIM_HOST) place = props->location;
+    struct sim_pool *pool = sim_pool_new(device, &place);
     if (pool) pool->max_bytes = props->max_size;
     if (pool) pool->exportable = props->handle_types & ABI_HANDLE_POSIX_FD;
     pthread_mutex_unlock(&sim.lock);
@@ -263,8 +253,8 @@ SIM_EXPORT abi_result cuMemPoolDestroy(abi_pool handle) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     if (sim_is_pool(pool) && !pool->is_default) {
-        unlink_pool(&pools, pool);
-        if (current_pool[pool->device] == pool) current_pool[pool->device] = NULL;
+        unlink_pool(&sim_pools, pool);
+        sim_unset_pool(pool);
         if (pool->used == 0 && !has_pending_frees(pool)) {
             pool_end(pool);
         } else {
@@ -286,127 +276,4 @@ SIM_EXPORT abi_result cuMemPoolTrimTo(abi_pool handle, size_t keep) {
     if (known) trim(pool, keep);
     pthread_mutex_unlock(&sim.lock);
     return known ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-
-/* Attributes that can only be read, of CUDA 13.0 and later. */
-enum { ALLOCATION_TYPE = 9, HANDLE_TYPES = 10, LOCATION_ID = 11, LOCATION_TYPE = 12, MAX_SIZE = 13 };
-
-SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void *value) {
-    SIM_ENTER("cuMemPoolGetAttribute");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    int result = ABI_SUCCESS;
-    pthread_mutex_lock(&sim.lock);
-    if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
-    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL)
-        *(int *)value = pool->reuses[attribute - ABI_POOL_REUSE_FOLLOW_EVENTS];
-    else if (attribute == ABI_POOL_RELEASE_THRESHOLD) *(uint64_t *)value = pool->release_threshold;
-    else if (attribute == ABI_POOL_RESERVED_CURRENT) *(uint64_t *)value = pool->reserved;
-    else if (attribute == ABI_POOL_RESERVED_HIGH) *(uint64_t *)value = pool->reserved_high;
-    else if (attribute == ABI_POOL_USED_CURRENT) *(uint64_t *)value = pool->used;
-    else if (attribute == ABI_POOL_USED_HIGH) *(uint64_t *)value = pool->used_high;
-    else if (attribute == ALLOCATION_TYPE) *(int *)value = ABI_ALLOCATION_PINNED;
-    else if (attribute == HANDLE_TYPES) *(int *)value = pool->exportable && !pool->imported ? ABI_HANDLE_POSIX_FD : 0;
-    else if (attribute == LOCATION_ID) *(int *)value = pool->device;
-    else if (attribute == LOCATION_TYPE) *(int *)value = ABI_LOCATION_DEVICE;
-    else if (attribute == MAX_SIZE) *(uint64_t *)value = pool->max_bytes;
-    else result = ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-
-SIM_EXPORT abi_result cuMemPoolSetAttribute(abi_pool handle, int attribute, void *value) {
-    SIM_ENTER("cuMemPoolSetAttribute");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    int result = ABI_SUCCESS;
-    pthread_mutex_lock(&sim.lock);
-    if (!value || !sim_is_pool(pool)) result = ABI_ERROR_INVALID_VALUE;
-    else if (attribute == ABI_POOL_RELEASE_THRESHOLD) pool->release_threshold = *(uint64_t *)value;
-    else if (attribute >= ABI_POOL_REUSE_FOLLOW_EVENTS && attribute <= ABI_POOL_REUSE_INTERNAL)
-        pool->reuses[attribute - ABI_POOL_REUSE_FOLLOW_EVENTS] = *(int *)value != 0;
-    else if (*(uint64_t *)value != 0) result = ABI_ERROR_INVALID_VALUE; /* high-water marks can be reset alone */
-    else if (attribute == ABI_POOL_RESERVED_HIGH) pool->reserved_high = pool->reserved;
-    else if (attribute == ABI_POOL_USED_HIGH) pool->used_high = pool->used;
-    else result = ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-
-SIM_EXPORT abi_result cuMemPoolSetAccess(abi_pool pool, const abi_access_desc *map, size_t count) {
-    SIM_ENTER("cuMemPoolSetAccess");
-    struct sim_pool *known = (struct sim_pool *)pool;
-    int result = ABI_SUCCESS;
-    pthread_mutex_lock(&sim.lock);
-    if (!sim_is_pool(known) || (count && !map)) result = ABI_ERROR_INVALID_VALUE;
-    for (size_t i = 0; result == ABI_SUCCESS && i < count; i++) {
-        int device = sim_device_of_location(&map[i].location);
-        if (device < 0) result = device == SIM_NO_DEVICE ? ABI_ERROR_INVALID_DEVICE : ABI_ERROR_INVALID_VALUE;
-        else if (device == known->device && map[i].flags != ABI_ACCESS_READ_WRITE) result = ABI_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-
-/* No two simulated devices reach each other's memory. */
-SIM_EXPORT abi_result cuMemPoolGetAccess(int *flags, abi_pool pool, const abi_location *location) {
-    SIM_ENTER("cuMemPoolGetAccess");
-    const struct sim_pool *known = (const struct sim_pool *)pool;
-    if (!flags || !location || !SIM_LOCKED(sim_is_pool(known))) return ABI_ERROR_INVALID_VALUE;
-    int device = sim_device_of_location(location);
-    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
-    *flags = device == known->device ? ABI_ACCESS_READ_WRITE : ABI_ACCESS_NONE;
-    return ABI_SUCCESS;
-}
-
-static int pool_of_device(abi_pool *out, abi_device device, bool by_default) {
-    if (!out) return ABI_ERROR_INVALID_VALUE;
-    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = !by_default && current_pool[device] ? current_pool[device] : sim_default_pool(device);
-    pthread_mutex_unlock(&sim.lock);
-    *out = (abi_pool)pool;
-    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
-}
-
-SIM_ROW(cuDeviceGetDefaultMemPool, (abi_pool * pool, abi_device device), pool_of_device(pool, device, true))
-SIM_ROW(cuDeviceGetMemPool, (abi_pool * pool, abi_device device), pool_of_device(pool, device, false))
-SIM_EXPORT abi_result cuDeviceSetMemPool(abi_device device, abi_pool handle) {
-    SIM_ENTER("cuDeviceSetMemPool");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
-    pthread_mutex_lock(&sim.lock);
-    bool fits = sim_is_pool(pool) && pool->device == device && !pool->imported;
-    if (fits) current_pool[device] = pool;
-    pthread_mutex_unlock(&sim.lock);
-    return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-}
-
-/* The pool of a location: only devices have pools here, of pinned memory. */
-static int device_of_pool(const abi_location *location, int type, int *device) {
-    if (!location) return ABI_ERROR_INVALID_VALUE;
-    *device = sim_device_of_location(location);
-    bool managed = type == ABI_ALLOCATION_MANAGED;
-    if (*device == SIM_UNKNOWN_LOCATION || location->type == ABI_LOCATION_HOST_NUMA_CURRENT ||
-        (type != ABI_ALLOCATION_PINNED && !managed))
-        return ABI_ERROR_INVALID_VALUE;
-    if (*device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
-    return managed || *device == SIM_HOST ? ABI_ERROR_NOT_SUPPORTED : ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuMemGetDefaultMemPool(abi_pool *pool, const abi_location *location, int type) {
-    SIM_ENTER("cuMemGetDefaultMemPool");
-    int device;
-    SIM_TRY(device_of_pool(location, type, &device));
-    return pool_of_device(pool, device, true);
-}
-SIM_EXPORT abi_result cuMemGetMemPool(abi_pool *pool, const abi_location *location, int type) {
-    SIM_ENTER("cuMemGetMemPool");
-    int device;
-    SIM_TRY(device_of_pool(location, type, &device));
-    return pool_of_device(pool, device, false);
-}
-/* Location and type must be those of the pool, which is a device's, of pinned memory. */
-SIM_EXPORT abi_result cuMemSetMemPool(const abi_location *location, int type, abi_pool pool) {
-    SIM_ENTER("cuMemSetMemPool");
-    int device, result = device_of_pool(location, type, &device);
-    if (result == ABI_ERROR_NOT_SUPPORTED) return ABI_ERROR_INVALID_VALUE;
-    return result == ABI_SUCCESS ? cuDeviceSetMemPool(device, pool) : result;
 }

@@ -7,7 +7,8 @@
 
 struct sim_pool {
     uint32_t magic;
-    int device;
+    int device; /* SIM_HOST: host memory */
+    abi_location location;
     bool is_default, destroyed;
     bool exportable, imported; /* an imported pool cannot allocate: its owner's pointers are opened through it */
     bool reuses[3];            /* as the program set them; freed memory is used again in any case */
@@ -18,9 +19,20 @@ struct sim_pool {
     struct sim_pool *next;
 };
 
-/* Both under sim.lock. */
-struct sim_pool *sim_pool_new(int device); /* NULL: out of memory */
+/* pool_list.c; all under sim.lock, but for sim_is_host_node and sim_pool_place */
+extern struct sim_pool *sim_pools;                                       /* those that were not destroyed */
+struct sim_pool *sim_pool_new(int device, const abi_location *location); /* NULL: out of memory */
 bool sim_is_pool(const struct sim_pool *pool);
+
+struct sim_pool_place {
+    struct sim_pool *by_default, *current; /* the driver's own; the one that the program chose */
+};
+/* The pools of a location, and its device or another answer of sim_device_of_location; NULL: it has none. */
+struct sim_pool_place *sim_pool_place(const abi_location *location, int *device);
+struct sim_pool *sim_default_pool(const abi_location *location);
+struct sim_pool *sim_current_pool(const abi_location *location);
+void sim_unset_pool(const struct sim_pool *pool); /* its location has its default pool again */
+bool sim_is_host_node(const abi_location *location);
 
 /* Takes sim.lock. NULL: the device's current pool. */
 int sim_pool_allocate(struct sim_pool *pool, int device, uint64_t bytes, abi_devptr *pointer);

@@ -41,7 +41,7 @@ SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *ha
     }
     if (device < 0) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
-    struct sim_pool *pool = sim_pool_new(device);
+    struct sim_pool *pool = sim_pool_new(device, &(abi_location){ABI_LOCATION_DEVICE, device});
     if (pool) pool->imported = true;
     pthread_mutex_unlock(&sim.lock);
     *out = (abi_pool)pool;

@@ -5,6 +5,7 @@ import test, { type ExecutionContext } from 'ava';
 import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
+import { account } from '../../../support/product/ledger-row.ts';
 
 const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
 const [INVALID_VALUE, INVALID_DEVICE, NOT_SUPPORTED] = [1, 101, 801];
@@ -79,3 +80,32 @@ test('memory on the host is not charged', async (t) => {
   await client.must(`location ${HOST_NUMA_CURRENT} 0`);
   t.is((await client.ask(`physical ${512 * MIB}`))[0], INVALID_VALUE);
 });
+
+// CUDA Driver API 13.0, cuMemPoolCreate and cuMemGetDefaultMemPool: a pool may be of host memory, with a node of it
+// (HOST_NUMA) or without (HOST).
+for (const [command, type] of [
+  ['pool-make', HOST],
+  ['pool-make', HOST_NUMA],
+  ['pool-of', HOST],
+  ['pool-of', HOST_NUMA],
+] as const)
+  test(`memory of a pool of host memory is not charged: ${command} at location type ${type}`, async (t) => {
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    await client.must(`location ${type} 0`);
+    const before = account(grant).held;
+    const pool = await client.must(command);
+    const at = await client.must(`pool-take ${pool} ${512 * MIB}`);
+    const more = await client.must(`pool-take ${pool} ${512 * MIB}`);
+    t.deepEqual([account(grant).held, account(grant).pool], [before, 0n]);
+    t.is(node.usage().clients[0]?.gpus[0]?.pool, 0, 'the GPU has nothing of it');
+    await client.must(`alloc ${100 * MIB}`);
+    await client.must(`pool-free ${at}`);
+    await client.must(`free ${more}`);
+    t.is(account(grant).held, before + BigInt(100 * MIB));
+    if (command === 'pool-make') await client.must(`pool-destroy ${pool}`);
+    await client.must(`location ${DEVICE} 0`);
+    const next = await client.must('pool-make'); // it may have the handle of the pool that is gone
+    t.is((await client.ask(`pool-take ${next} ${256 * MIB}`))[0], OUT_OF_MEMORY);
+  });

@@ -144,8 +144,9 @@ static void read_words(const uint64_t *n, void *bytes) {
 }
 
 static abi_result pool_make(abi_pool *pool) {
+    bool host = chosen.type == ABI_LOCATION_HOST || chosen.type == ABI_LOCATION_HOST_NUMA; /* not to be shared */
     abi_pool_props props = {
-        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = ABI_HANDLE_POSIX_FD, .location = chosen};
+        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = host ? 0 : ABI_HANDLE_POSIX_FD, .location = chosen};
     return CALL_AS("cuMemPoolCreate", (abi_pool *, const abi_pool_props *), pool, &props);
 }
 
@@ -270,6 +271,13 @@ static bool arrays_command(const char *line) {
         abi_pool pool = NULL;
         result = pool_make(&pool);
         value = (uintptr_t)pool;
+    } else if (!strcmp(command, "pool-of")) { /* pool-of: the default pool of the chosen location */
+        abi_pool pool = NULL;
+        result = CALL_AS("cuMemGetDefaultMemPool", (abi_pool *, const abi_location *, int), &pool, &chosen,
+                         ABI_ALLOCATION_PINNED);
+        value = (uintptr_t)pool;
+    } else if (!strcmp(command, "pool-set")) { /* pool-set POOL ATTRIBUTE VALUE */
+        result = CALL_AS("cuMemPoolSetAttribute", (abi_pool, int, void *), (abi_pool)handle, (int)n[1], &n[2]);
     } else if (!strcmp(command, "pool-take")) { /* pool-take POOL BYTES */
         abi_devptr pointer = 0;
         result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,

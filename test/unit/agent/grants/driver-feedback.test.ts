@@ -199,6 +199,8 @@ test('few rows get feedback at a time, unchanged ones none, and in the end all d
 test('a process without a readable inner PID is identified by namespace and start time', (t) => {
   const { namespacePid: _, ...nameless } = process;
   t.is(feedbackOf(input({ processes: [nameless] }))[0]?.residualBytes, 50 * MIB);
-  t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, startTicks: 111 }] })), []);
+  const later = { ...nameless, startTicks: 111 };
+  t.is(feedbackOf(input({ processes: [later] }))[0]?.residualBytes, 50 * MIB, 'a tick early, in a time namespace');
+  for (const startTicks of [109, 112]) t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, startTicks }] })), []);
   t.deepEqual(feedbackOf(input({ processes: [{ ...nameless, pidNamespace: 1 }] })), []);
 });

@@ -348,7 +348,7 @@ static abi_result launch_or_upload(stream_call real, abi_graph_exec handle, abi_
     }
     launch_ended();
     if (known == UNKNOWN) return real(handle, stream);
-    if (cot_is_capturing(stream)) return real(handle, stream);
+    if (cot_is_recording(stream)) return real(handle, stream);
     struct cot_graph_need announced = need;
     uint32_t full = reserve(&announced);
     bool bounded = full != COT_NO_GPU;
@@ -374,11 +374,12 @@ abi_result cot_cuGraphLaunch(abi_graph_exec handle, abi_stream stream) {
     return launch_or_upload((stream_call)DRIVER("cuGraphLaunch"), handle, stream);
 }
 abi_result cot_cuGraphLaunch_ptsz(abi_graph_exec handle, abi_stream stream) {
-    return launch_or_upload((stream_call)DRIVER("cuGraphLaunch_ptsz"), handle, stream);
+    return launch_or_upload((stream_call)DRIVER("cuGraphLaunch_ptsz"), handle, stream ? stream : ABI_STREAM_PER_THREAD);
 }
 abi_result cot_cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
     return launch_or_upload((stream_call)cot_real(COT_REAL_cuGraphUpload), handle, stream);
 }
 abi_result cot_cuGraphUpload_ptsz(abi_graph_exec handle, abi_stream stream) {
-    return launch_or_upload((stream_call)cot_real(COT_REAL_cuGraphUpload_ptsz), handle, stream);
+    return launch_or_upload((stream_call)cot_real(COT_REAL_cuGraphUpload_ptsz), handle,
+                            stream ? stream : ABI_STREAM_PER_THREAD);
 }

@@ -11,6 +11,33 @@ void cot_pools_read_back(
     void); /* updates the charge: pools give memory back by themselves when a stream synchronizes */
 void cot_pools_end(uint32_t gpu); /* the GPU has no context left, and so no memory of destroyed pools */
 
+/* Under the lock of the table of pools. */
+struct cot_known_pool *cot_pool_find(abi_pool handle);
+struct cot_known_pool *cot_pool_find_or_add(abi_pool handle, uint32_t gpu); /* NULL: the table is full */
+/* Makes the charge what the pool has reserved; if the driver does not say, adds `more` to it. */
+void cot_pool_read_back(struct cot_known_pool *pool, uint64_t more);
+/* The pool gives back what it does not use beyond `keep`, and an allocation that no work uses (0: none), also during a
+ * capture of this thread. */
+void cot_pool_trim(struct cot_known_pool *pool, uint64_t keep, abi_devptr unwanted);
+
+/* ---- holes.c ---- */
+struct cot_freed_piece {
+    abi_pool pool;
+    abi_stream stream;
+    uint64_t bytes;
+};
+/* Before a free in stream order: is it worth remembering? After it, if the driver did it. */
+bool cot_hole_of(abi_devptr pointer, abi_stream stream, struct cot_freed_piece *piece);
+void cot_hole_add(const struct cot_freed_piece *piece);
+/* Before a request to the pool: does it keep a piece for it? The piece is taken from the pool's holes in any case. */
+bool cot_hole_take(abi_pool pool, abi_stream stream, uint64_t bytes);
+void cot_holes_drop(abi_pool pool); /* under the lock: the pool may have given memory back */
+
+/* ---- pools.c, takes the lock ---- */
+bool cot_pool_is_on_host(abi_pool pool);
+/* A failing query is repeated once. */
+abi_result cot_pool_default(abi_device device, abi_pool *pool);
+
 /* ---- graphs.c ---- */
 void cot_graphs_trim(uint32_t gpu);      /* trims what graphs have reserved and do not use, and updates the charge */
 void cot_graphs_read_back(uint32_t gpu); /* after contexts have ended, and perhaps graphs with them */
