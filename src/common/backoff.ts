@@ -8,13 +8,20 @@ export type Backoff = {
   reset(): void;
 };
 
-export function createBackoff({ firstMs, mostMs }: { readonly firstMs: number; readonly mostMs: number }): Backoff {
+export type BackoffOptions = {
+  readonly firstMs: number;
+  readonly mostMs: number;
+  /** From 0 to 1. */
+  readonly random?: () => number;
+};
+
+export function createBackoff({ firstMs, mostMs, random = Math.random }: BackoffOptions): Backoff {
   let waitMs = firstMs;
   return {
     nextMs(leastMs = 0) {
       const now = waitMs;
       waitMs = Math.min(2 * waitMs, mostMs);
-      return leastMs + now * (1 - Math.random() / 2);
+      return leastMs + now * (1 - random() / 2);
     },
     reset() {
       waitMs = firstMs;

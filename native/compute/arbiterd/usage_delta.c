@@ -1,3 +1,4 @@
+/* What pages used while no report named them: counted when they are reported again, once and within bounds. */
 #include "usage_delta.h"
 
 #include <string.h>
@@ -8,27 +9,27 @@
 #define MAX_REMEMBERED 64u
 
 /* What was last reported of pages that left: what they use afterwards is reported when they are back. */
-static struct left {
+static struct departed {
     char id[PAGE_ID_BYTES];
     uint64_t charged_ns[COT_MAX_GPUS], contended_ns[COT_MAX_GPUS];
-} left[MAX_REMEMBERED];
-static uint32_t left_count;
+} departed[MAX_REMEMBERED];
+static uint32_t departed_count;
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
 void usage_delta_leave(const struct page *page) {
-    struct left *to = &left[left_count++ % MAX_REMEMBERED];
+    struct departed *to = &departed[departed_count++ % MAX_REMEMBERED];
     memcpy(to->id, page->id, sizeof to->id);
     memcpy(to->charged_ns, page->charged_reported_ns, sizeof to->charged_ns);
     memcpy(to->contended_ns, page->contended_reported_ns, sizeof to->contended_ns);
 }
 
 /* The page's most recent departure. */
-static const struct left *find_departed(const struct page *page) {
-    for (uint32_t i = 1; i <= left_count && i <= MAX_REMEMBERED; i++) {
-        const struct left *one = &left[(left_count - i) % MAX_REMEMBERED];
+static const struct departed *find_departed(const struct page *page) {
+    for (uint32_t i = 1; i <= departed_count && i <= MAX_REMEMBERED; i++) {
+        const struct departed *one = &departed[(departed_count - i) % MAX_REMEMBERED];
         if (!strcmp(one->id, page->id)) return one;
     }
     return NULL;
@@ -44,7 +45,7 @@ static uint64_t reported_up_to(const uint64_t *status_ns, uint64_t recorded_ns, 
 /* What it used since its record counts, unless no arbiter has run for long. */
 void usage_delta_join(struct page *page, uint32_t gpu, const struct cot_lease_record *record, uint64_t charged_ns,
                       uint64_t now_ns) {
-    const struct left *one = find_departed(page);
+    const struct departed *one = find_departed(page);
     uint64_t charged = reported_up_to(one ? &one->charged_ns[gpu] : NULL, record->charged_ns, charged_ns);
     uint64_t contended =
         reported_up_to(one ? &one->contended_ns[gpu] : NULL, record->contended_ns, record->contended_ns);

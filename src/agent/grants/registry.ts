@@ -265,6 +265,8 @@ function readStored(store: GrantStore, id: string, volumes: Volumes | undefined)
 }
 type StoredProblem = { readonly why: string; readonly isOver: boolean };
 
+const NEW_ENTRY = { gateClosed: false, leased: false, ledgerTurn: 0, reading: undefined, beat: undefined } as const;
+
 /** The files of the registered grants, and how grants come and go. */
 type LiveGrants = ReturnType<typeof createLiveGrants>;
 
@@ -284,8 +286,7 @@ function createLiveGrants(options: RegistryOptions) {
 
   const open = (grant: Grant): LiveGrant => {
     const folder = store.folderOf(grant.id);
-    const none = { gateClosed: false, leased: false, ledgerTurn: 0, reading: undefined, beat: undefined };
-    return { ...files.open(grant, folder), grant, folder, ...none };
+    return { ...files.open(grant, folder), grant, folder, ...NEW_ENTRY };
   };
   const repairFiles = (entry: LiveGrant): void =>
     allOf(

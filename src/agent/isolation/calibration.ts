@@ -2,6 +2,7 @@
 // profiles.json. Without it the interposer charges a context only after the agent has seen it in a sample.
 import { join } from 'node:path';
 import * as v from 'valibot';
+import { type Backoff, createBackoff } from '../../common/backoff.ts';
 import type { Logger } from '../../common/logger.ts';
 import { whole } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
@@ -16,17 +17,8 @@ export type Profiles = {
 
 type Stored = GpuProfile & { readonly driverVersion: string };
 const TIMEOUT_MS = 60_000;
-const FIRST_WAIT_MS = 1000;
-const LONGEST_WAIT_MS = 300_000;
-
-/**
- * How long a GPU is left alone after so many failed calibrations in a row: each takes a context on it, beside the
- * containers. Doubles, with up to half taken off by chance, so that the nodes of a cluster do not retry in step.
- */
-export function calibrationWaitMs(failures: number, random: number): number {
-  const longest = Math.min(FIRST_WAIT_MS * 2 ** (failures - 1), LONGEST_WAIT_MS);
-  return longest * (1 - random / 2);
-}
+/** After a failed calibration: each takes a context on the GPU, beside the containers. */
+const RETRY_MS = { firstMs: 1000, mostMs: 300_000 };
 
 export type ProfilesOptions = {
   readonly stateFolder: string;
@@ -39,7 +31,7 @@ export type ProfilesOptions = {
   readonly random?: () => number;
 };
 
-type Failure = { readonly driverVersion: string; readonly count: number; readonly againMs: number };
+type Failure = { readonly driverVersion: string; readonly backoff: Backoff; readonly againMs: number };
 
 const bytes = whole(0, Number.MAX_SAFE_INTEGER);
 const profile = v.object({
@@ -62,7 +54,7 @@ const PROFILES_FORMAT: StateFormat<Readonly<Record<string, Stored>>> = {
 };
 
 export function openProfiles(options: ProfilesOptions): Profiles {
-  const { stateFolder, libraries, tools, log, clock, random = Math.random } = options;
+  const { stateFolder, libraries, tools, log, clock, random } = options;
   const file = openStateFile(join(stateFolder, 'profiles.json'), PROFILES_FORMAT, {
     lost: 'the GPUs are calibrated again',
     log,
@@ -79,8 +71,9 @@ export function openProfiles(options: ProfilesOptions): Profiles {
 
   const noteFailure = (gpuUuid: string, driverVersion: string): void => {
     const before = failures.get(gpuUuid);
-    const count = before?.driverVersion === driverVersion ? before.count + 1 : 1;
-    failures.set(gpuUuid, { driverVersion, count, againMs: clock() + calibrationWaitMs(count, random()) });
+    const isSame = before?.driverVersion === driverVersion;
+    const backoff = isSame ? before.backoff : createBackoff({ ...RETRY_MS, ...(random && { random }) });
+    failures.set(gpuUuid, { driverVersion, backoff, againMs: clock() + backoff.nextMs() });
   };
 
   const measureOne = async (gpuUuid: string, driverVersion: string): Promise<boolean> => {

@@ -199,6 +199,11 @@ async function endChild(child: ChildProcess, stopBy: SupervisedOptions['stopBy']
   clearTimeout(timer);
 }
 
+const nextStart = (hung: number): string =>
+  hung < MAX_HUNG
+    ? 'another one is started'
+    : `none is started until one of the ${hung} that hang in the driver has ended`;
+
 /** A process that runs until it is stopped. */
 export function superviseProcess(options: SupervisedOptions): SupervisedProcess {
   const { name, command, onLine, log, silenceMs } = options;
@@ -223,11 +228,7 @@ export function superviseProcess(options: SupervisedOptions): SupervisedProcess 
       abandoned += 1;
       child = undefined;
       hung.abandon(current);
-      const next =
-        hung.count() < MAX_HUNG
-          ? 'another one is started'
-          : `none is started until one of the ${hung.count()} that hang in the driver has ended`;
-      log.warn(`${name} wrote nothing for ${silenceMs} ms and is abandoned; ${next}`);
+      log.warn(`${name} wrote nothing for ${silenceMs} ms and is abandoned; ${nextStart(hung.count())}`);
       startUnlessHung();
     }, silenceMs);
   };

@@ -37,8 +37,8 @@ export type Cluster = {
 type Answer = { readonly status: number; readonly body: string };
 
 const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
-const PATIENCE_MS = 15_000;
-const PROXY_PATIENCE_MS = 5000;
+const TIMEOUT_MS = 15_000;
+const PROXY_TIMEOUT_MS = 5000;
 const PAGE = 500;
 /** Limit of a text from an agent. A node of 16 GPUs with 50 tenants each sends half of it. */
 const LONGEST_TEXT = 8 * 2 ** 20;
@@ -84,41 +84,47 @@ export async function connect(file: string | undefined, context: string | undefi
   return clusterAt(server, namespace, options);
 }
 
+type Limits = { readonly timeoutMs: number; readonly mostBytes?: number };
+
+/** The answer to a GET, or to a PATCH with that body. */
+function answerOf(url: URL, options: RequestOptions, limits: Limits, patch?: string): Promise<Answer> {
+  const { timeoutMs, mostBytes = Number.POSITIVE_INFINITY } = limits;
+  const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
+  return new Promise((resolve, reject) => {
+    const method = patch === undefined ? 'GET' : 'PATCH';
+    const headers = {
+      ...options.headers,
+      ...(patch !== undefined && { 'Content-Type': 'application/merge-patch+json' }),
+    };
+    const signal = AbortSignal.timeout(timeoutMs);
+    const call = send(url, { ...options, method, headers, signal }, (response) => {
+      const parts: Buffer[] = [];
+      let length = 0;
+      response.on('data', (part: Buffer) => {
+        length += part.length;
+        if (length > mostBytes) response.destroy(new Error(`its answer is longer than ${mostBytes / 2 ** 20} MiB`));
+        else parts.push(part);
+      });
+      response.on('error', reject);
+      response.on('end', () =>
+        resolve({ status: response.statusCode ?? 0, body: Buffer.concat(parts).toString('utf8') }),
+      );
+    });
+    call.on('error', reject);
+    call.end(patch);
+  });
+}
+
 function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
   const base = server.replace(/\/+$/, '');
-  const ask = (path: string, patienceMs: number, most = Number.POSITIVE_INFINITY, patch?: string): Promise<Answer> => {
-    const url = new URL(`${base}${path}`);
-    const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
-    return new Promise((resolve, reject) => {
-      const method = patch === undefined ? 'GET' : 'PATCH';
-      const headers = {
-        ...options.headers,
-        ...(patch !== undefined && { 'Content-Type': 'application/merge-patch+json' }),
-      };
-      const signal = AbortSignal.timeout(patienceMs);
-      const call = send(url, { ...options, method, headers, signal }, (response) => {
-        const parts: Buffer[] = [];
-        let length = 0;
-        response.on('data', (part: Buffer) => {
-          length += part.length;
-          if (length > most) response.destroy(new Error(`its answer is longer than ${most / 2 ** 20} MiB`));
-          else parts.push(part);
-        });
-        response.on('error', reject);
-        response.on('end', () =>
-          resolve({ status: response.statusCode ?? 0, body: Buffer.concat(parts).toString('utf8') }),
-        );
-      });
-      call.on('error', reject);
-      call.end(patch);
-    });
-  };
+  const ask = (path: string, limits: Limits, patch?: string): Promise<Answer> =>
+    answerOf(new URL(`${base}${path}`), options, limits, patch);
   const json = async <T>(path: string, patch?: string): Promise<Got<T>> => {
     let answer: Answer;
     try {
-      answer = await ask(path, PATIENCE_MS, undefined, patch);
+      answer = await ask(path, { timeoutMs: TIMEOUT_MS }, patch);
     } catch (error) {
-      const why = whyNot(error, PATIENCE_MS);
+      const why = whyNot(error, TIMEOUT_MS);
       throw new UsageError(`no API server answers at ${base} (${why}); is this the right kubeconfig?`);
     }
     if (answer.status === 401) throw new UsageError(`${base} does not accept these credentials (status 401)`);
@@ -159,10 +165,10 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
     },
     async text(path) {
       try {
-        const answer = await ask(path, PROXY_PATIENCE_MS, LONGEST_TEXT);
+        const answer = await ask(path, { timeoutMs: PROXY_TIMEOUT_MS, mostBytes: LONGEST_TEXT });
         return answer.status === 200 ? { ok: true, value: answer.body } : refusalOf(answer);
       } catch (error) {
-        return { ok: false, status: 0, message: whyNot(error, PROXY_PATIENCE_MS) };
+        return { ok: false, status: 0, message: whyNot(error, PROXY_TIMEOUT_MS) };
       }
     },
   };
@@ -172,7 +178,7 @@ function refusalOf({ status, body }: Answer): Refusal {
   return { ok: false, status, message: describeApiError({ body: body.trim(), message: 'no message' }) };
 }
 
-function whyNot(error: unknown, patienceMs: number): string {
+function whyNot(error: unknown, timeoutMs: number): string {
   const { code, message } = error as NodeJS.ErrnoException;
-  return code === 'ABORT_ERR' ? `no answer within ${patienceMs / 1000} s` : (code ?? message);
+  return code === 'ABORT_ERR' ? `no answer within ${timeoutMs / 1000} s` : (code ?? message);
 }

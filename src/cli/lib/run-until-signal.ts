@@ -3,7 +3,7 @@
 type Running = { readonly close: () => Promise<void> };
 
 /** For a start that is in progress when a signal comes. */
-const PATIENCE_MS = 2000;
+const EXIT_TIMEOUT_MS = 2000;
 let asked: Promise<void> | undefined;
 
 /**
@@ -41,9 +41,9 @@ export async function runUntilSignal<T extends Running>(
     await before.close();
     return 0;
   }
-  const patience = setTimeout(() => process.exit(0), PATIENCE_MS);
+  const timer = setTimeout(() => process.exit(0), EXIT_TIMEOUT_MS);
   const late = await starting;
-  clearTimeout(patience);
+  clearTimeout(timer);
   await late.close();
   return 0;
 }

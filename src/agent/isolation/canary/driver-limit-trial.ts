@@ -32,17 +32,16 @@ export type DriverLimitTrialOptions = {
 
 const GRANULES_BYTES = 4 * 1024 * 1024;
 
+/** The agent's cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the mount. */
+function ownFolder(native: DriverLimitTrialOptions['native']): string | undefined {
+  const mount = unifiedMount();
+  const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
+  return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
+}
+
 export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
   const { native, tools, run, nvmlLibrary, profileOf, records } = options;
   const ask = (lines: readonly string[]) => askDriverLimits(tools, nvmlLibrary, lines);
-
-  /** The parent of its cgroup; undefined: no unified hierarchy, or the agent's path in it is not visible in the
-   * mount. */
-  const ownFolder = (): string | undefined => {
-    const mount = unifiedMount();
-    const own = unifiedPath(native.readProcess(process.pid)?.cgroup ?? '');
-    return mount === undefined || own === undefined || own.includes('..') ? undefined : join(mount, own);
-  };
 
   const takeDown = async (place: LimitPlace): Promise<void> => {
     const record = records.all.get(keyOf(place));
@@ -90,7 +89,7 @@ export function driverLimitTrial(options: DriverLimitTrialOptions): Trial {
     async tryGpu({ gpuUuid, roomBytes }) {
       const contextBytes = profileOf(gpuUuid).contextBytes || ASSUMED_CONTEXT_BYTES;
       const need = 2 * contextBytes + ROOM_BYTES + GRANULES_BYTES;
-      const own = ownFolder();
+      const own = ownFolder(native);
       if (own === undefined) return 'none';
       if (roomBytes() < need)
         return { result: 'untried', why: `not enough free memory: the canary needs ${need} bytes` };

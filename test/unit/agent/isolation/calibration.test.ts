@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { calibrationWaitMs, openProfiles } from '../../../../src/agent/isolation/calibration.ts';
+import { openProfiles } from '../../../../src/agent/isolation/calibration.ts';
 
 const GPU = 'GPU-51a0c07e-4a27-4551-8d21-6e1000000000';
 const MEASURED = { uuid: GPU, contextBytes: 1 << 20, granuleBytes: 1 << 21, releasesLate: false };
@@ -56,13 +56,4 @@ test('a GPU whose calibration failed is calibrated at once with another driver',
   state.works = true;
   t.true(await profiles.measure([GPU], '550.54.15'));
   t.is(profiles.of(GPU).contextBytes, MEASURED.contextBytes);
-});
-
-test('the wait after a failed calibration is between half and all of the doubled time', (t) => {
-  t.deepEqual(
-    [1, 2, 3, 9, 10, 1000].map((failures) => calibrationWaitMs(failures, 0)),
-    [1000, 2000, 4000, 256_000, 300_000, 300_000],
-  );
-  t.is(calibrationWaitMs(3, 1), 2000);
-  t.is(calibrationWaitMs(1000, 0.5), 225_000);
 });
