@@ -23,6 +23,11 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_REVIEWS: '1000000' },
   },
   {
+    name: 'differences',
+    words: ['native', 'test/native/interposer/differential.test.ts'],
+    environment: { COTENANT_SEQUENCES: '100000' },
+  },
+  {
     name: 'attack',
     words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },
