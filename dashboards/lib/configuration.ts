@@ -70,4 +70,17 @@ export const CONFIGURATION = {
   /** An upgrade reaches all containers within minutes. */
   engineOutdated: { lasts: '30m' },
   gpuMissingInContainer: { lasts: '1m' },
+  /** Jobs of the webhook and of the scheduler's extender, as the chart's ServiceMonitors set them. */
+  webhookJob: 'cotenant-webhook',
+  schedulerJob: 'cotenant-scheduler',
+  /** Longer than an upgrade replaces replicas. */
+  webhookDown: { lasts: '5m' },
+  webhookFails: { within: '10m' },
+  /** The webhook renews its own certificate 30 days before its end. */
+  certificateExpires: { seconds: 14 * 86_400 },
+  /** Longer than a Lease takes to expire, and a new leader to list all pods. */
+  schedulerNotLeading: { lasts: '5m' },
+  /** Single failures are retried. */
+  bindFailures: { count: 5, within: '10m' },
+  invalidObjects: { lasts: '10m' },
 } as const;

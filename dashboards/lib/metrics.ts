@@ -1,7 +1,7 @@
 // The metrics that boards and alert rules may use, with their types and labels: those that the collectors declare, and
-// some of Prometheus and of the agent's process. A name that nothing serves does not compile.
+// some of Prometheus, of the agent's process, of the webhook and of the scheduler. A name that nothing serves does not compile.
 import { agent } from '../../src/exporter/collectors/agent.ts';
-import { gauge } from '../../src/exporter/collectors/collector.ts';
+import { counter, gauge } from '../../src/exporter/collectors/collector.ts';
 import { container } from '../../src/exporter/collectors/container.ts';
 import { containerCounters } from '../../src/exporter/collectors/container-counters.ts';
 import { containerState } from '../../src/exporter/collectors/container-state.ts';
@@ -18,6 +18,15 @@ export type MetricName = keyof typeof METRICS;
 
 /** Labels that Prometheus adds to everything it scrapes. */
 export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
+
+/** Of the webhook and of the scheduler's extender, which serve pages of their own. */
+export const CONTROL_PLANE_METRICS = {
+  cotenant_webhook_reviews_total: counter('Admission reviews by outcome.', ['route', 'outcome']),
+  cotenant_webhook_certificate_not_after_timestamp_seconds: gauge('When the serving certificate expires.'),
+  cotenant_scheduler_leader: gauge('1 while this replica may bind.'),
+  cotenant_scheduler_decisions_total: counter('Calls of kube-scheduler by outcome.', ['verb', 'outcome']),
+  cotenant_scheduler_invalid_objects: gauge('Objects with an annotation that cannot be read.', ['kind']),
+};
 
 export const METRICS = {
   up: gauge('1 if Prometheus could scrape the target.'),
@@ -36,6 +45,7 @@ export const METRICS = {
   ...containerCounters.metrics,
   ...processes.metrics,
   ...PAGE_METRICS,
+  ...CONTROL_PLANE_METRICS,
 };
 
 /** A selector of PromQL for one of the metrics; `matchers` are written as they stand between the braces. */

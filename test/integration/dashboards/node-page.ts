@@ -20,6 +20,7 @@ const LABELS: Readonly<Record<string, string>> = {
   mode: 'shared',
   mig_mode: 'disabled',
   decision: 'would_kill',
+  verb: 'bind',
 };
 const GIB = 2 ** 30;
 const VALUES: Partial<Readonly<Record<MetricName, number>>> = {

@@ -1,0 +1,43 @@
+// Alerts about the parts that every pod with a share passes before it reaches a node: webhook and scheduler.
+import { select } from '../lib/metrics.ts';
+import { type Alert, alert } from './rule.ts';
+
+export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
+  // Without targets there is no webhook of the chart, and nothing is said.
+  alert('CotenantWebhookDown', 'critical', ({ webhookJob, webhookDown }) => ({
+    expr: `sum(${select('up', `job="${webhookJob}"`)}) == 0`,
+    lasts: webhookDown.lasts,
+    summary: 'No replica of the webhook answers.',
+    description: 'Pods that ask for a GPU share are refused. Other pods, and pods that run, are not affected.',
+  })),
+  alert('CotenantWebhookFails', 'warning', ({ webhookFails: { within } }) => ({
+    expr: `increase(${select('cotenant_webhook_reviews_total', 'outcome=~"internal|overloaded"')}[${within}]) > 0`,
+    summary: 'The webhook on {{ $labels.instance }} fails on pods.',
+    description:
+      '{{ $value | printf "%.0f" }} reviews of {{ $labels.route }} ended with {{ $labels.outcome }}, and their pods were refused.',
+  })),
+  alert('CotenantWebhookCertificateExpires', 'critical', ({ certificateExpires: { seconds } }) => ({
+    expr: `${select('cotenant_webhook_certificate_not_after_timestamp_seconds')} - time() < ${seconds}`,
+    summary: 'The certificate of the webhook on {{ $labels.instance }} expires in {{ $value | humanizeDuration }}.',
+    description: 'It was not renewed. When it has expired, pods that ask for a GPU share are refused.',
+  })),
+  // A replica that does not answer shows nothing, so targets stand in for it.
+  alert('CotenantSchedulerNotLeading', 'critical', ({ schedulerJob, schedulerNotLeading }) => ({
+    expr: `(sum(${select('cotenant_scheduler_leader')}) or 0 * sum(${select('up', `job="${schedulerJob}"`)})) == 0`,
+    lasts: schedulerNotLeading.lasts,
+    summary: 'No replica of the scheduler leads.',
+    description: 'Pods with a GPU share are not bound. Pods that run are not affected.',
+  })),
+  alert('CotenantSchedulerBindFailures', 'warning', ({ bindFailures: { count, within } }) => ({
+    expr: `increase(${select('cotenant_scheduler_decisions_total', 'verb="bind"', 'outcome="failed"')}[${within}]) > ${count}`,
+    summary: 'The scheduler on {{ $labels.instance }} cannot bind pods.',
+    description:
+      '{{ $value | printf "%.0f" }} bindings failed. The API server refused them or did not answer; each is tried again.',
+  })),
+  alert('CotenantSchedulerInvalidObjects', 'warning', ({ invalidObjects: { lasts } }) => ({
+    expr: `max by (job, kind) (${select('cotenant_scheduler_invalid_objects')}) > 0`,
+    lasts,
+    summary: 'The scheduler cannot read the annotations of {{ $value }} {{ $labels.kind }}.',
+    description: 'The GPUs that these annotations name take no new pods.',
+  })),
+];
