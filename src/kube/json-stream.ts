@@ -13,8 +13,11 @@ export type ItemReader = {
   end(): unknown;
 };
 
-/** Calls `onItem` with each object in the top-level list of an object such as `{"metadata":{},"items":[{},{}]}`. */
-export function createItemReader(onItem: (item: unknown) => void): ItemReader {
+/**
+ * Calls `onItem` with each object in the top-level list of an object such as `{"metadata":{},"items":[{},{}]}`.
+ * `mentions`: objects without this text in their JSON are passed over unread.
+ */
+export function createItemReader(onItem: (item: unknown) => void, mentions = ''): ItemReader {
   /** The text without items. */
   const frame: Uint8Array[] = [];
   let item: Uint8Array[] = [];
@@ -42,9 +45,9 @@ export function createItemReader(onItem: (item: unknown) => void): ItemReader {
           depth -= 1;
           if (depth === 2 && isInItem) {
             item.push(piece.subarray(from, at + 1));
-            const parts = item;
+            const text = Buffer.concat(item);
             [from, isInItem, item] = [at + 1, false, []];
-            onItem(parse(parts));
+            if (text.includes(mentions)) onItem(parse([text]));
           }
         } else if (byte === COMMA && depth === 2 && isInItems) {
           frame.push(piece.subarray(from, at));

@@ -17,8 +17,8 @@ export type WatchedObjects<T, Kept> = {
   /** What the caller needs of one object. Called as each object arrives, so that no list is in memory as whole
    * objects. Times are texts in them. */
   readonly keep: (object: T) => Kept;
-  /** Whether the caller needs an object of a list at all; by default it does. */
-  readonly isListed?: (kept: Kept) => boolean;
+  /** Of a list the caller needs only objects whose JSON has this text, such as the key of an annotation. */
+  readonly mentions?: string;
   /** All objects. The list includes what was written before `startedMs` (`performance.now()`). */
   readonly onList: (items: readonly Kept[], startedMs: number) => void;
   readonly onChange: (object: Kept) => void;
@@ -127,7 +127,7 @@ export function listAndWatch<T, Kept>(config: KubeConfig, objects: WatchedObject
  */
 async function readPages<T, Kept>(
   config: KubeConfig,
-  { path, query, keep, isListed = () => true, times }: WatchedObjects<T, Kept>,
+  { path, query, keep, mentions, times }: WatchedObjects<T, Kept>,
   position: Position,
   closed: AbortSignal,
 ): Promise<readonly Kept[]> {
@@ -136,10 +136,7 @@ async function readPages<T, Kept>(
   let from: string | undefined;
   do {
     const part = { ...query, limit: String(PAGE), ...(from !== undefined && { continue: from }) };
-    const reader = createItemReader((object) => {
-      const kept = keep(object as T);
-      if (isListed(kept)) items.push(kept);
-    });
+    const reader = createItemReader((object) => items.push(keep(object as T)), mentions);
     const page = await withDeadline(pageMs, closed, async (signal) => {
       for await (const piece of await getStream(config, path, part, signal)) reader.push(piece);
       return field(reader.end(), 'metadata');

@@ -1,5 +1,6 @@
 // Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
 // it keeps besides what the evictor must know, and nothing else of either.
+import { hash } from 'node:crypto';
 import type { KubeConfig, V1Node, V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
@@ -97,8 +98,8 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
   return { ...watch, invalid };
 }
 
-/** `text`: what decides whether the grant has changed; empty without one. */
-type WatchedPod = { readonly podUid: string; readonly read: BoundPod; readonly text: string };
+/** `digest`: of what decides whether the grant has changed; empty without one. */
+type WatchedPod = { readonly podUid: string; readonly read: BoundPod; readonly digest: string };
 
 const NO_GRANT: BoundPod = { kind: 'no-grant' };
 
@@ -106,28 +107,29 @@ function readWatchedPod(pod: V1Pod): WatchedPod {
   const { metadata, spec } = pod;
   const podUid = metadata?.uid ?? '';
   const read = readBoundPod(pod);
-  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, text: '' };
-  return { podUid, read, text: `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}` };
+  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, digest: '' };
+  const text = `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}`;
+  return { podUid, read, digest: hash('sha256', text, 'base64') };
 }
 
 function watchBoundPods(parts: ClusterParts) {
   const { config, allocations, inFlight, onWatchProblem, logger } = parts;
   const boundPods = new Map<string, BoundPodFacts>();
-  const texts = new Map<string, string>();
+  const digests = new Map<string, string>();
   const invalid = new Map<string, string>();
   const forget = (podUid: string) => {
     inFlight.settle(podUid);
     allocations.release(podUid);
     boundPods.delete(podUid);
-    texts.delete(podUid);
+    digests.delete(podUid);
     invalid.delete(podUid);
   };
-  const update = ({ podUid, read, text }: WatchedPod) => {
+  const update = ({ podUid, read, digest }: WatchedPod) => {
     if (read.kind === 'no-grant') return forget(podUid);
     if (read.kind === 'granted') boundPods.set(podUid, read.facts);
     else boundPods.delete(podUid);
-    if (texts.get(podUid) === text) return;
-    texts.set(podUid, text);
+    if (digests.get(podUid) === digest) return;
+    digests.set(podUid, digest);
     inFlight.settle(podUid);
     if (read.kind === 'invalid') {
       invalid.set(podUid, read.why);
@@ -139,8 +141,8 @@ function watchBoundPods(parts: ClusterParts) {
     path: '/api/v1/pods',
     query: { fieldSelector: BOUND_POD_FIELDS },
     keep: readWatchedPod,
-    // Most pods of a cluster have no grant.
-    isListed: ({ read }) => read.kind !== 'no-grant',
+    // Most pods of a cluster have none.
+    mentions: GRANT_ANNOTATION,
     onList(items, startedMs) {
       const listed = new Set(items.map(({ podUid }) => podUid));
       for (const { podUid } of [...allocations.all()])

@@ -64,7 +64,7 @@ type Fitting = Cost & {
 type Refusal = Pick<PodRefusal, 'summary' | 'distance' | 'temporary'>;
 
 /** Of all requests together, some 200 bytes each. The decisions about the least recently used requests are dropped. */
-const MOST_DECISIONS = 250_000;
+const MOST_DECISIONS = 125_000;
 /**
  * Sentences with GPU and numbers, for the nodes that miss by least. kube-scheduler writes all reasons into the pod's
  * condition, where thousands of sentences would not fit; the other nodes get summaries, of which it counts the equal

@@ -46,7 +46,7 @@ testWithHelm('only scrapers reach metrics, and only API servers the webhook and 
   }
 });
 
-testWithHelm('without addresses of API servers the webhook is open, and agents are not proxied to', (t) => {
+testWithHelm('without addresses of API servers the webhook is open, and agents are closed', (t) => {
   const found = opened(objectsOf(t, { networkPolicies: { enabled: true, scrapers: SCRAPERS } }));
   t.deepEqual(found['cotenant-webhook'], [
     ['health', SCRAPERS],

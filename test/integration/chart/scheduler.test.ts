@@ -167,6 +167,7 @@ testWithHelm("for the cluster's scheduler only the extender runs, with a Service
       'nodes: list,watch',
       'pods: get,list,watch',
       'pods/binding: create',
+      'poddisruptionbudgets: list,watch',
       'events: create,patch',
     ],
   );

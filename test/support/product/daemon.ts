@@ -11,7 +11,10 @@ import { seriesOf } from './agent.ts';
 import { mainOf } from './image.ts';
 
 /** Environment that the chart sets for the extender, so that it stays within its memory. */
-export const EXTENDER_ENV = { NODE_OPTIONS: '--max-semi-space-size=4 --max-old-space-size=192' } as const;
+export const EXTENDER_ENV = {
+  NODE_OPTIONS: '--max-semi-space-size=4 --max-old-space-size=384',
+  MALLOC_ARENA_MAX: '1',
+} as const;
 
 export type Daemon = {
   readonly child: ChildProcess;

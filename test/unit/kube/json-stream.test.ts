@@ -27,6 +27,14 @@ test('a list in pieces has the items and the rest of the whole list', (t) => {
   );
 });
 
+test('objects that do not mention a text are passed over', (t) => {
+  const read: unknown[] = [];
+  const reader = createItemReader((item) => read.push(item), '"cotenant.io/grant"');
+  const items = [{ a: { 'cotenant.io/grant': 'x' } }, { a: { 'cotenant.io/other': 'x' } }, {}];
+  for (const piece of cut(JSON.stringify({ metadata: {}, items }), [20, 30, 40, 50])) reader.push(piece);
+  t.deepEqual([read, reader.end()], [items.slice(0, 1), { metadata: {}, items: [] }]);
+});
+
 test('a list that ends within is refused', (t) => {
   const text = JSON.stringify({ metadata: { resourceVersion: '1' }, items: [{ a: 1 }, { b: '}' }] });
   for (let length = 0; length < text.length; length += 1) {
