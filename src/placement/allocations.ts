@@ -12,6 +12,10 @@ export type Allocation = {
   /** By UUID of the GPU. */
   readonly demand: ReadonlyMap<string, GpuDemand>;
   readonly replicaOf?: ReplicaOf;
+  /** CPU cores that the pod requests. */
+  readonly cores?: number;
+  /** Models that it allows; absent: any. */
+  readonly gpuModels?: readonly string[];
   /** For a pod that waits until pods of lower priority have left: more is granted than there is until then. */
   readonly reserved?: boolean;
   /** GPUs that take no new pods because this pod's grant cannot be read, and the clause that says so. */
@@ -22,6 +26,8 @@ export type Allocations = {
   setNode(name: string, gpus: NodeGpus): void;
   /** Its allocations stay: a node that comes back still has them. */
   removeNode(name: string): void;
+  /** What is free of a node's CPU; undefined: unknown. */
+  setFreeCores(name: string, cores: number | undefined): void;
   /** Replaces what the pod had. */
   allocate(allocation: Allocation): void;
   release(podUid: string): void;
@@ -37,6 +43,8 @@ export type Allocations = {
   /** Nodes that changed since that version; undefined: it is too old. */
   changedSince(version: number): ReadonlySet<string> | undefined;
   readonly nodes: number;
+  /** Pods that hold something. */
+  readonly pods: number;
 };
 
 /** Changes that `changedSince` knows. */
@@ -47,6 +55,7 @@ export function createAllocations(): Allocations {
   const byPod = new Map<string, Allocation>();
   const byNode = new Map<string, Map<string, Allocation>>();
   const placeable = new Map<string, PlaceableNode>();
+  const freeCores = new Map<string, number>();
   const changes: string[] = [];
   let version = 0;
   const changed = (nodeName: string): void => {
@@ -71,6 +80,11 @@ export function createAllocations(): Allocations {
     removeNode(name) {
       if (nodes.delete(name)) changed(name);
     },
+    setFreeCores(name, cores) {
+      if (cores === undefined) freeCores.delete(name);
+      else freeCores.set(name, cores);
+      if (nodes.has(name)) changed(name);
+    },
     allocate(allocation) {
       release(allocation.podUid);
       byPod.set(allocation.podUid, allocation);
@@ -84,7 +98,9 @@ export function createAllocations(): Allocations {
       const known = placeable.get(nodeName);
       const gpus = nodes.get(nodeName);
       if (known || !gpus) return known;
-      const node = addUp(gpus, [...(byNode.get(nodeName)?.values() ?? [])]);
+      const cores = freeCores.get(nodeName);
+      const added = addUp(gpus, [...(byNode.get(nodeName)?.values() ?? [])]);
+      const node = cores === undefined ? added : { ...added, freeCores: cores };
       placeable.set(nodeName, node);
       return node;
     },
@@ -103,6 +119,9 @@ export function createAllocations(): Allocations {
     },
     get nodes() {
       return nodes.size;
+    },
+    get pods() {
+      return byPod.size;
     },
   };
 }

@@ -9,4 +9,6 @@ export type NodeGpu = PlaceableGpu & { readonly replicas?: readonly ReplicaOf[] 
 export type PlaceableNode = {
   readonly mostTenantsPerGpu: number;
   readonly gpus: readonly NodeGpu[];
+  /** What no pod requests of its CPU cores; absent: unknown. */
+  readonly freeCores?: number;
 };

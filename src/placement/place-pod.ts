@@ -14,9 +14,10 @@ import {
 } from '../api/request.ts';
 import { demandOf } from './demand.ts';
 import { findObstacle, type Obstacle } from './fit.ts';
+import type { Fragmentation } from './fragmentation.ts';
 import type { NodeGpu, PlaceableNode } from './node.ts';
 import type { ReplicaOf } from './replicas.ts';
-import { type Cost, compareCosts, costOnGpu, type Preference } from './score.ts';
+import { type Cost, compareCosts, costOnGpu, lossOn, type Preference } from './score.ts';
 
 type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'initIndex' | 'memoryIsolation' | 'gpus'>;
 /** What of a pod's request decides where it goes. */
@@ -24,6 +25,8 @@ export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpu
   readonly containers: readonly RequestedContainer[];
   /** For `spread`. */
   readonly replicaOf?: ReplicaOf;
+  /** CPU cores that the pod requests, for `fragmentation`. */
+  readonly cores?: number;
 };
 
 export type PodRefusal = {
@@ -45,12 +48,17 @@ export type PodPlacement =
 /**
  * Containers of a pod may share a GPU; shares of one container lie on different ones. A request with one container is
  * placed whenever that is possible at all. Several containers are tried one after the other, in a few orders: a pod
- * that fits a node in exactly one way may be refused. `fragmentation` places like `binpack`.
+ * that fits a node in exactly one way may be refused. Without `worth`, `fragmentation` places like `binpack`.
  */
-export function placePod(request: PlacementRequest, node: PlaceableNode, defaultPlacement: Placement): PodPlacement {
+export function placePod(
+  request: PlacementRequest,
+  node: PlaceableNode,
+  defaultPlacement: Placement,
+  worth?: Fragmentation,
+): PodPlacement {
   const gpus = selectGpus(request, node);
   if ('reason' in gpus) return { ok: false, ...gpus };
-  const preference = preferenceOf(request, defaultPlacement);
+  const preference = preferenceOf(request, node, defaultPlacement, worth);
   const { mostTenantsPerGpu } = node;
   const [only, ...others] = request.containers;
   const [share, ...more] = only?.gpus ?? [];
@@ -59,7 +67,7 @@ export function placePod(request: PlacementRequest, node: PlaceableNode, default
   let first: PodRefusal | undefined;
   for (const order of ordersOf(request.containers, gpus)) {
     const other = preference.placement === 'spread' ? 'binpack' : 'spread';
-    for (const tryThis of [preference, { ...preference, placement: other } as const]) {
+    for (const tryThis of [preference, { placement: other } as const]) {
       const tried = placeInOrder(order, { gpus, mostTenantsPerGpu, preference: tryThis });
       if (tried.ok) return { ok: true, containers: tried.containers.toSorted((a, b) => (a.name < b.name ? -1 : 1)) };
       first ??= tried;
@@ -70,10 +78,19 @@ export function placePod(request: PlacementRequest, node: PlaceableNode, default
   return { ok: false, ...(first ?? refusal('the pod requests no GPU', 'no GPU is requested', false)) };
 }
 
-export const preferenceOf = ({ placement, replicaOf }: PlacementRequest, defaultPlacement: Placement): Preference => ({
-  placement: placement ?? defaultPlacement,
-  ...(replicaOf && { replicaOf }),
-});
+export function preferenceOf(
+  { placement, replicaOf, cores = 0 }: PlacementRequest,
+  node: PlaceableNode,
+  defaultPlacement: Placement,
+  worth?: Fragmentation,
+): Preference {
+  const chosen = placement ?? defaultPlacement;
+  return {
+    placement: chosen,
+    ...(replicaOf && { replicaOf }),
+    ...(worth && chosen === 'fragmentation' && { loss: lossOn(node, cores, worth) }),
+  };
+}
 
 /** Of the node's GPUs those that the request allows. */
 function selectGpus(

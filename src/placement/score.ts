@@ -4,6 +4,7 @@ import type { GpuDemand } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import type { Placement } from '../api/request.ts';
 import { demandOf } from './demand.ts';
+import type { Fragmentation } from './fragmentation.ts';
 import type { NodeGpu, PlaceableNode } from './node.ts';
 import { countReplicas, type ReplicaOf } from './replicas.ts';
 
@@ -15,7 +16,12 @@ export type Preference = {
   readonly placement: Placement;
   /** For `spread`. */
   readonly replicaOf?: ReplicaOf;
+  /** For `fragmentation`; absent: it places like binpack. */
+  readonly loss?: Loss;
 };
+
+/** What it costs the node when these GPUs, by UUID, are left with so much free, in thousandths. */
+export type Loss = (left: ReadonlyMap<string, number>) => number;
 
 export const BEST_SCORE = 10;
 /** More replicas on a GPU or node than this count as this many. */
@@ -24,15 +30,16 @@ const MOST_REPLICAS = 999;
 /**
  * Of one GPU, when a container of the pod is put there. `isOpen`: another container of the pod was. Binpack opens no
  * GPU while a share fits on one that has containers, however much larger that one is, and leaves the least memory free;
- * spread avoids replicas of the pod, and leaves the most.
+ * spread avoids replicas of the pod, and leaves the most; fragmentation loses least of what is free for other pods.
  */
 export function costOnGpu(
   gpu: NodeGpu,
-  { memoryBytes }: Pick<GpuDemand, 'memoryBytes'>,
-  { placement, replicaOf }: Preference,
+  demand: Omit<GpuDemand, 'tenants'>,
+  { placement, replicaOf, loss }: Preference,
   isOpen: boolean,
 ): Cost {
-  const left = gpu.usableBytes - gpu.grantedBytes - memoryBytes;
+  const left = gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes;
+  if (loss) return { first: loss(new Map([[gpu.gpuUuid, freeMilli(gpu, demand)]])), second: left };
   if (placement !== 'spread') return { first: gpu.tenants === 0 && !isOpen ? 1 : 0, second: left };
   const { owner, labels } = countReplicas(replicaOf, gpu.replicas);
   return { first: inOrder(owner, labels), second: -left };
@@ -48,7 +55,7 @@ export function costOnNode(
   { gpus }: PlaceableNode,
   preference: Preference,
 ): Cost {
-  const { placement, replicaOf } = preference;
+  const { placement, replicaOf, loss } = preference;
   const demand = demandOf(containers);
   const usable = gpus.reduce((total, { usableBytes }) => total + usableBytes, 0);
   const bytes = gpus.reduce(
@@ -57,6 +64,11 @@ export function costOnNode(
   );
   const granted = usable === 0 ? 1 : bytes / usable;
   const used = gpus.filter(({ gpuUuid }) => demand.has(gpuUuid));
+  if (loss) {
+    const left = new Map(used.map((gpu) => [gpu.gpuUuid, freeMilli(gpu, demand.get(gpu.gpuUuid))]));
+    // Equal nodes, but for rounding, are taken in a fixed order: to fill one after the other loses least.
+    return { first: Math.round(loss(left) * 1e6) / 1e6, second: 0 };
+  }
   if (placement !== 'spread') return { first: used.filter(({ tenants }) => tenants === 0).length, second: -granted };
   const replicasOn = (some: readonly NodeGpu[]) =>
     countReplicas(
@@ -65,6 +77,39 @@ export function costOnNode(
     );
   const [gpu, node] = [replicasOn(used), replicasOn(gpus)];
   return { first: inOrder(gpu.owner, node.owner, gpu.labels, node.labels), second: granted };
+}
+
+/** What a GPU has free, of memory or of compute, whichever is less, once this is granted, too. */
+export function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
+  const { healthy, fault, unfenced, blocked, usableBytes, grantedBytes, grantedCoresPercent } = gpu;
+  if (!healthy || (fault ?? unfenced ?? blocked) !== undefined || usableBytes === 0) return 0;
+  const memory = (1000 * (usableBytes - grantedBytes - (demand?.memoryBytes ?? 0))) / usableBytes;
+  const compute = 10 * (100 - grantedCoresPercent - (demand?.coresPercent ?? 0));
+  return Math.max(0, Math.floor(Math.min(memory, compute)));
+}
+
+/** For `fragmentation`: by what a node's free parts are worth before and after. */
+export function lossOn({ gpus, freeCores }: PlaceableNode, cores: number, worth: Fragmentation): Loss {
+  const model = gpus[0]?.model.toLowerCase() ?? '';
+  const free = gpus.map((gpu) => freeMilli(gpu));
+  const node = { model, free, cores: freeCores };
+  const before = worth.valueOf(node) + worth.costOfUse(node);
+  const leftCores = freeCores === undefined ? undefined : freeCores - cores;
+  const lossOf = (left: ReadonlyMap<string, number>): number => {
+    const after = gpus.map(({ gpuUuid }, at) => left.get(gpuUuid) ?? free[at] ?? 0);
+    return before - worth.valueOf({ model, free: after, cores: leftCores });
+  };
+  const index = new Map(gpus.map(({ gpuUuid }, at) => [gpuUuid, at]));
+  /** Of one GPU, by what it has free before and after: many GPUs of a node are alike. */
+  const known = new Map<number, number>();
+  return (left) => {
+    const [only, ...more] = left;
+    if (!only || more.length > 0) return lossOf(left);
+    const key = (free[index.get(only[0]) ?? 0] ?? 0) * 2048 + only[1];
+    const loss = known.get(key) ?? lossOf(left);
+    known.set(key, loss);
+    return loss;
+  };
 }
 
 /** One number that compares like the counts one after the other. */

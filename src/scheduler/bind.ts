@@ -9,12 +9,12 @@ import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError } from '../kube/api-error.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
-import { replicaOf } from '../placement/replicas.ts';
 import { type BindingRequest, buildBinding, createBindingWriter, type WriteResult } from './binding-writer.ts';
 import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
 import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
 import type { RoomMaker } from './make-room.ts';
+import { aspectsOf } from './pod-aspects.ts';
 import { type CachedRequest, createRequestCache } from './request-cache.ts';
 
 /** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
@@ -68,10 +68,10 @@ export function createBinder(parts: BinderParts): Binder {
     const { podUid, podName, podNamespace } = binding;
     const cached = requests.get(podUid);
     if (cached) return ok(cached);
-    const { metadata } = (await writer.readPod(binding)) ?? {};
+    const { metadata, spec } = (await writer.readPod(binding)) ?? {};
     if (metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
     const text = metadata.annotations?.[REQUEST_ANNOTATION];
-    return text === undefined ? err(NOT_ADMITTED) : ok({ text, replicaOf: replicaOf(metadata) });
+    return text === undefined ? err(NOT_ADMITTED) : ok({ text, aspects: aspectsOf(metadata, spec) });
   };
 
   const bindOnce = async (binding: BindingRequest): Promise<BindResult> => {
@@ -82,8 +82,8 @@ export function createBinder(parts: BinderParts): Binder {
     await takeOver(before.term, before.epoch);
     const read = await readRequest(binding);
     if (!read.ok) return refused(read.error);
-    const { text, replicaOf: replicas } = read.value;
-    const request = decider.read(text, replicas);
+    const { text, aspects } = read.value;
+    const request = decider.read(text, aspects);
     if (!request.ok) return refused(request.error);
     // No await from here to the allocation.
     const now = leadership.state();
@@ -97,12 +97,8 @@ export function createBinder(parts: BinderParts): Binder {
     const plan = placed.ok ? undefined : roomMaker.planFor(podUid, request.value, node);
     const containers = placed.ok ? placed.containers : plan?.containers;
     if (!containers) return refused(`node ${node}: ${placed.ok ? '' : placed.reason()}`);
-    const allocation = {
-      podUid,
-      nodeName: node,
-      demand: demandOf(containers),
-      ...(replicas && { replicaOf: replicas }),
-    };
+    const { gpuModels } = request.value.request;
+    const allocation = { podUid, nodeName: node, demand: demandOf(containers), gpuModels, ...aspects };
     allocations.allocate({ ...allocation, reserved: plan !== undefined });
     const own = inFlight.add(podUid, node);
     if (plan) {

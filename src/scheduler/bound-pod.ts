@@ -2,11 +2,12 @@
 // cannot be read blocks the GPUs that its text names: the pod may use them, and how much is unknown.
 import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
 import { parsePodGrant } from '../api/grant-annotation.ts';
-import { GRANT_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';
+import { GRANT_ANNOTATION, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';
+import { parsePodRequest } from '../api/request-annotation.ts';
 import type { Allocation } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
 import type { GrantedPod } from '../placement/overcommit.ts';
-import { replicaOf } from '../placement/replicas.ts';
+import { aspectsOf } from './pod-aspects.ts';
 
 /** What the evictor needs to know of a pod. */
 export type BoundPodFacts = Pick<GrantedPod, 'epoch' | 'createdMs' | 'state'> & {
@@ -40,9 +41,10 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return { kind: 'no-grant' };
   const grant = parsePodGrant(text);
   if (grant.ok) {
-    const replicas = replicaOf(metadata ?? {});
-    const demand = demandOf(grant.value.containers);
-    const allocation = { podUid, nodeName, demand, ...(replicas && { replicaOf: replicas }) };
+    const allocation = {
+      ...{ podUid, nodeName, demand: demandOf(grant.value.containers), gpuModels: gpuModelsOf(pod) },
+      ...aspectsOf(metadata, spec),
+    };
     return { kind: 'granted', allocation, facts: factsOf(pod, grant.value.epoch) };
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
@@ -51,6 +53,16 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   const blocks = { gpuUuids: [...new Set(named)], reason: `the grant of pod ${name} on it cannot be read` };
   return { kind: 'invalid', allocation: { podUid, nodeName, demand: new Map(), blocks }, pod: name, why: grant.error };
 }
+
+/** Most pods allow any. */
+function gpuModelsOf({ metadata }: V1Pod): readonly string[] {
+  const text = metadata?.annotations?.[REQUEST_ANNOTATION] ?? '';
+  if (!text.includes('"gpuModels"')) return ANY_MODEL;
+  const request = parsePodRequest(text);
+  return request.ok ? request.value.gpuModels : ANY_MODEL;
+}
+
+const ANY_MODEL: readonly string[] = [];
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
   const { metadata, spec } = pod;

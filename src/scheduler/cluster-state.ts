@@ -8,7 +8,9 @@ import type { Logger } from '../common/logger.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, readBoundPod } from './bound-pod.ts';
+import type { FreeCores } from './free-cores.ts';
 import type { InFlightBindings } from './in-flight.ts';
+import { coresIn, coresOf } from './pod-aspects.ts';
 
 export type ClusterParts = {
   readonly config: KubeConfig;
@@ -16,6 +18,8 @@ export type ClusterParts = {
   readonly allocations: Allocations;
   /** Settled here. */
   readonly inFlight: InFlightBindings;
+  /** Written here; absent: CPU is not counted. */
+  readonly freeCores?: FreeCores;
   readonly onWatchProblem: (kind: 'nodes' | 'pods', text: string) => void;
   readonly logger: Logger;
 };
@@ -54,20 +58,22 @@ export function watchCluster(parts: ClusterParts): Cluster {
   };
 }
 
-type WatchedNode = { readonly name: string; readonly text: string | undefined };
+type WatchedNode = { readonly name: string; readonly text: string | undefined; readonly cores: number };
 
 /** Nodes are written all the time, their GPUs hardly ever: only another text of the annotation is read again. */
 function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: ReadonlyMap<string, string> } {
-  const { config, allocations, onWatchProblem, logger } = parts;
+  const { config, allocations, freeCores, onWatchProblem, logger } = parts;
   const texts = new Map<string, string>();
   const invalid = new Map<string, string>();
   const forget = (name: string) => {
     allocations.removeNode(name);
+    freeCores?.removeNode(name);
     texts.delete(name);
     invalid.delete(name);
   };
-  const update = ({ name, text }: WatchedNode) => {
+  const update = ({ name, text, cores }: WatchedNode) => {
     if (text === undefined) return forget(name);
+    freeCores?.setNode(name, cores);
     if (texts.get(name) === text) return;
     const gpus = parseNodeGpus(text);
     if (!gpus.ok) {
@@ -82,9 +88,10 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
   };
   const watch = listAndWatch(config, {
     path: '/api/v1/nodes',
-    keep: ({ metadata }: V1Node): WatchedNode => ({
+    keep: ({ metadata, status }: V1Node): WatchedNode => ({
       name: metadata?.name ?? '',
       text: metadata?.annotations?.[GPUS_ANNOTATION],
+      cores: freeCores ? coresIn(status?.allocatable) : 0,
     }),
     onList(items) {
       const listed = new Set(items.map(({ name }) => name));
@@ -99,21 +106,28 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
 }
 
 /** `digest`: of what decides whether the grant has changed; empty without one. */
-type WatchedPod = { readonly podUid: string; readonly read: BoundPod; readonly digest: string };
+type WatchedPod = {
+  readonly podUid: string;
+  readonly read: BoundPod;
+  readonly digest: string;
+  readonly node: string;
+  readonly cores: number;
+};
 
 const NO_GRANT: BoundPod = { kind: 'no-grant' };
 
-function readWatchedPod(pod: V1Pod): WatchedPod {
+function readWatchedPod(pod: V1Pod, countsCores: boolean): WatchedPod {
   const { metadata, spec } = pod;
   const podUid = metadata?.uid ?? '';
   const read = readBoundPod(pod);
-  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, digest: '' };
+  const onNode = { node: spec?.nodeName ?? '', cores: countsCores ? coresOf(spec) : 0 };
+  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, digest: '', ...onNode };
   const text = `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}`;
-  return { podUid, read, digest: hash('sha256', text, 'base64') };
+  return { podUid, read, digest: hash('sha256', text, 'base64'), ...onNode };
 }
 
 function watchBoundPods(parts: ClusterParts) {
-  const { config, allocations, inFlight, onWatchProblem, logger } = parts;
+  const { config, allocations, inFlight, freeCores, onWatchProblem, logger } = parts;
   const boundPods = new Map<string, BoundPodFacts>();
   const digests = new Map<string, string>();
   const invalid = new Map<string, string>();
@@ -124,7 +138,8 @@ function watchBoundPods(parts: ClusterParts) {
     digests.delete(podUid);
     invalid.delete(podUid);
   };
-  const update = ({ podUid, read, digest }: WatchedPod) => {
+  const update = ({ podUid, read, digest, node, cores }: WatchedPod) => {
+    freeCores?.setPod(podUid, node, cores);
     if (read.kind === 'no-grant') return forget(podUid);
     if (read.kind === 'granted') boundPods.set(podUid, read.facts);
     else boundPods.delete(podUid);
@@ -140,17 +155,21 @@ function watchBoundPods(parts: ClusterParts) {
   const watch = listAndWatch(config, {
     path: '/api/v1/pods',
     query: { fieldSelector: BOUND_POD_FIELDS },
-    keep: readWatchedPod,
-    // Most pods of a cluster have none.
-    mentions: GRANT_ANNOTATION,
+    keep: (pod: V1Pod) => readWatchedPod(pod, freeCores !== undefined),
+    // Most pods of a cluster have none; their cores count all the same.
+    ...(!freeCores && { mentions: GRANT_ANNOTATION }),
     onList(items, startedMs) {
       const listed = new Set(items.map(({ podUid }) => podUid));
       for (const { podUid } of [...allocations.all()])
         if (!listed.has(podUid) && !inFlight.isExpected(podUid, startedMs)) forget(podUid);
+      freeCores?.keepPods(listed);
       for (const pod of items) update(pod);
     },
     onChange: update,
-    onGone: ({ podUid }) => forget(podUid),
+    onGone({ podUid }) {
+      freeCores?.removePod(podUid);
+      forget(podUid);
+    },
     onProblem: (text) => onWatchProblem('pods', text),
   });
   return { ...watch, boundPods, invalid };

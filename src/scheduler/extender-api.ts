@@ -3,15 +3,15 @@
 import { REQUEST_ANNOTATION } from '../api/names.ts';
 import { field, isObject, textAt } from '../common/json.ts';
 import { err, ok, type Result } from '../common/result.ts';
-import { type ReplicaOf, replicaOf } from '../placement/replicas.ts';
 import type { BindingRequest } from './binding-writer.ts';
-import type { Filtered } from './filter-and-score.ts';
+import type { Filtered, PodAspects } from './filter-and-score.ts';
+import { aspectsOf } from './pod-aspects.ts';
 import type { PreemptingPod, Victims } from './preemption.ts';
 
 export type NodesAsked = {
   readonly podUid: string;
   readonly preempting: PreemptingPod;
-  readonly replicaOf: ReplicaOf | undefined;
+  readonly aspects: PodAspects;
   /** The pod's annotation with its request. */
   readonly request: string | undefined;
   readonly names: readonly string[];
@@ -29,7 +29,7 @@ export function readNodesAsked(value: unknown): Result<NodesAsked> {
   const request = textAt(field(metadata, 'annotations'), REQUEST_ANNOTATION);
   const about = {
     ...{ podUid, request, preempting: readPreemptingPod(podUid, field(value, 'Pod')) },
-    replicaOf: replicaOf(metadata as Parameters<typeof replicaOf>[0]),
+    aspects: aspectsOf(metadata, field(field(value, 'Pod'), 'spec')),
   };
   if (isTexts(given)) return ok({ ...about, names: given, objects: undefined });
   if (!Array.isArray(objects)) return err('NodeNames and Nodes are both missing');

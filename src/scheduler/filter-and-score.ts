@@ -6,9 +6,16 @@ import type { Placement, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import type { Allocations } from '../placement/allocations.ts';
-import { type PodPlacement, type PodRefusal, placePod, preferenceOf } from '../placement/place-pod.ts';
-import type { ReplicaOf } from '../placement/replicas.ts';
+import type { Fragmentation } from '../placement/fragmentation.ts';
+import {
+  type PlacementRequest,
+  type PodPlacement,
+  type PodRefusal,
+  placePod,
+  preferenceOf,
+} from '../placement/place-pod.ts';
 import { type Cost, compareCosts, costOnNode, scoreOfRank } from '../placement/score.ts';
+import { learnWorkload } from '../placement/workload.ts';
 
 export type Filtered = {
   readonly feasible: readonly string[];
@@ -19,8 +26,8 @@ export type Filtered = {
 };
 
 export type Decider = {
-  /** The request in a pod's annotation; `replicaOf`: of the pod itself. */
-  read(annotation: string | undefined, replicaOf?: ReplicaOf): Result<ParsedRequest>;
+  /** The request in a pod's annotation, with what else of the pod decides where it goes. */
+  read(annotation: string | undefined, aspects?: PodAspects): Result<ParsedRequest>;
   /** Which GPUs of this node it would get. */
   on(request: ParsedRequest, node: string): PodPlacement;
   filter(request: ParsedRequest, nodes: readonly string[]): Filtered;
@@ -33,9 +40,12 @@ export type Decider = {
   readonly cached: { readonly requests: number; readonly decisions: number };
 };
 
+/** What counts of a pod besides its request: for `spread`, and for `fragmentation`. */
+export type PodAspects = Pick<PlacementRequest, 'replicaOf' | 'cores'>;
+
 /** A pod's request, and the key under which decisions about it are cached. */
 export type ParsedRequest = {
-  readonly request: PodRequest & { readonly replicaOf?: ReplicaOf };
+  readonly request: PodRequest & PodAspects;
   readonly key: string;
 };
 
@@ -71,6 +81,8 @@ const MOST_DECISIONS = 125_000;
  * ones.
  */
 const MOST_SENTENCES = 3;
+/** Pods. */
+const LEARN_AFTER = 20;
 
 export const NOT_ADMITTED = `the pod has no annotation ${REQUEST_ANNOTATION}: Cotenant's webhook did not admit it; delete it and create it again`;
 
@@ -78,10 +90,23 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   /** By the request's key, the least recently used first. */
   const cache = new Map<string, Cached>();
   let decisions = 0;
+  /** `pods`: how many held shares then. */
+  let learned: { readonly worth: Fragmentation; readonly pods: number } | undefined;
+
+  /** Learned anew when the number of pods has changed by so much, which voids the cache. */
+  const worthFor = (request: ParsedRequest['request']): Fragmentation | undefined => {
+    if ((request.placement ?? defaultPlacement) !== 'fragmentation') return undefined;
+    const change = Math.abs(allocations.pods - (learned?.pods ?? 0));
+    if (!learned || change > LEARN_AFTER + learned.pods / 4) {
+      learned = { worth: learnWorkload(allocations), pods: allocations.pods };
+      for (const key of cache.keys()) drop(key);
+    }
+    return learned.worth;
+  };
 
   const place = (request: ParsedRequest['request'], node: string): PodPlacement => {
     const placeable = allocations.placeableNode(node);
-    return placeable ? placePod(request, placeable, defaultPlacement) : NO_SHARED_GPU;
+    return placeable ? placePod(request, placeable, defaultPlacement, worthFor(request)) : NO_SHARED_GPU;
   };
 
   const decide = (request: ParsedRequest['request'], node: string): Decided => {
@@ -90,8 +115,9 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       const { summary, distance, temporary } = placed;
       return { node, summary, distance, temporary };
     }
-    const preference = preferenceOf(request, defaultPlacement);
-    const cost = costOnNode(placed.containers, allocations.placeableNode(node) ?? NO_GPUS, preference);
+    const placeable = allocations.placeableNode(node) ?? NO_GPUS;
+    const preference = preferenceOf(request, placeable, defaultPlacement, learned?.worth);
+    const cost = costOnNode(placed.containers, placeable, preference);
     return { node, ...cost, tie: hashOf(node), rank: -1 };
   };
 
@@ -134,6 +160,7 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     { request, key }: ParsedRequest,
     nodes: readonly string[],
   ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
+    worthFor(request);
     const { byNode, order } = cachedFor(key);
     const before = byNode.size;
     const decided: Decided[] = [];
@@ -159,15 +186,20 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   };
 
   return {
-    read(annotation, replicaOf) {
+    read(annotation, aspects = {}) {
       if (annotation === undefined) return err(NOT_ADMITTED);
       const record = parsePodRequest(annotation);
       if (!record.ok)
         return err(
           `Cotenant's webhook did not write the pod's annotation ${REQUEST_ANNOTATION}; create the pod without it`,
         );
-      const isSpread = (record.value.placement ?? defaultPlacement) === 'spread';
-      const request = { ...record.value, ...(isSpread && replicaOf && { replicaOf }) };
+      const placement = record.value.placement ?? defaultPlacement;
+      const { replicaOf, cores } = aspects;
+      const request = {
+        ...record.value,
+        ...(placement === 'spread' && replicaOf && { replicaOf }),
+        ...(placement === 'fragmentation' && cores !== undefined && { cores }),
+      };
       return ok({ request, key: keyOf(request) });
     },
     on: ({ request }, node) => place(request, node),
@@ -201,10 +233,10 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
 
 /** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without
  * names. */
-function keyOf({ placement, gpuModels, gpuUuids, containers, replicaOf }: ParsedRequest['request']): string {
+function keyOf({ placement, gpuModels, gpuUuids, containers, replicaOf, cores }: ParsedRequest['request']): string {
   const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')
-    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts, replicaOf]))
+    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts, replicaOf, cores]))
     .digest('base64');
 }
 

@@ -1,9 +1,9 @@
 // The requests of pods from filter until bind, so that bind need not read the pod. Bounded in size and time; what is no
 // longer here is read again.
 
-import type { ReplicaOf } from '../placement/replicas.ts';
+import type { PodAspects } from './filter-and-score.ts';
 
-export type CachedRequest = { readonly text: string; readonly replicaOf: ReplicaOf | undefined };
+export type CachedRequest = { readonly text: string; readonly aspects: PodAspects };
 
 export type RequestCache = {
   put(podUid: string, request: CachedRequest): void;

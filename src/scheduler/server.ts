@@ -94,10 +94,10 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', answer: { Error: notReady } };
-    const { request: annotation, podUid, preempting, replicaOf, names } = asked.value;
-    const request = decider.read(annotation, replicaOf);
+    const { request: annotation, podUid, preempting, aspects, names } = asked.value;
+    const request = decider.read(annotation, aspects);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
-    if (annotation !== undefined) binder.cacheRequest(podUid, { text: annotation, replicaOf });
+    if (annotation !== undefined) binder.cacheRequest(podUid, { text: annotation, aspects });
     let filtered = decider.filter(request.value, names);
     // kube-scheduler binds to the nominated node, and bind evicts there.
     if (filtered.feasible.length === 0 || roomMaker.holds(podUid)) {
@@ -113,7 +113,7 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     // The protocol has no field for an error here.
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
-    const request = decider.read(asked.value.request, asked.value.replicaOf);
+    const request = decider.read(asked.value.request, asked.value.aspects);
     if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
     return { outcome: 'ok', answer: decider.prioritize(request.value, asked.value.names) };
   },

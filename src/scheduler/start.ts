@@ -12,6 +12,7 @@ import { type BinderTimes, createBinder } from './bind.ts';
 import { watchCluster } from './cluster-state.ts';
 import { watchDisruptionBudgets } from './disruption-budgets.ts';
 import { createDecider } from './filter-and-score.ts';
+import { createFreeCores } from './free-cores.ts';
 import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
 import { createRoomMaker } from './make-room.ts';
@@ -66,7 +67,9 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     metrics.watchProblem(kind);
     logger.warn(`the watch of ${kind} failed and is retried: ${text}`);
   };
-  const cluster = watchCluster({ config, allocations, inFlight, onWatchProblem, logger });
+  const freeCores = options.placement === 'fragmentation' ? createFreeCores(allocations.setFreeCores) : undefined;
+  const watched = { config, allocations, inFlight, onWatchProblem, logger, ...(freeCores && { freeCores }) };
+  const cluster = watchCluster(watched);
   const relist = cluster.relistPods;
   const { boundPods } = cluster;
   const { budgets, close: closeBudgets } = watchDisruptionBudgets(config, (text) => onWatchProblem('budgets', text));

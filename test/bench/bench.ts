@@ -5,6 +5,8 @@ import type { Row } from './row.ts';
 export type BenchOptions = {
   /** Ends within a minute, for a look; the full form is for figures that are quoted. */
   readonly quick: boolean;
+  /** Folder of a trace that is not part of the repository; undefined: none was named. */
+  readonly trace?: string;
   /** For people, on standard error. */
   readonly note: (text: string) => void;
 };
@@ -12,6 +14,8 @@ export type BenchOptions = {
 export type Bench = {
   readonly name: string;
   readonly what: string;
+  /** Needs none of the native parts. */
+  readonly isPure?: boolean;
   run(scope: Teardown, options: BenchOptions): Promise<readonly Row[]>;
 };
 

@@ -10,17 +10,28 @@ import { burst } from './burst/burst.ts';
 import { compute } from './compute/compute.ts';
 import { extender } from './extender/extender.ts';
 import { interposer } from './interposer/interposer.ts';
+import { placement } from './placement/placement.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scale } from './scale/scale.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
 
-const BENCHES: readonly Bench[] = [interposer, storms, agent, scrape, webhook, extender, scale, burst, compute];
+const BENCHES: readonly Bench[] = [
+  interposer,
+  storms,
+  agent,
+  scrape,
+  webhook,
+  extender,
+  scale,
+  burst,
+  compute,
+  placement,
+];
 /** Names that are fixed already, of parts that do not exist yet. */
 const LATER: Readonly<Record<string, string>> = {
   operate: 'there is no run in a cluster yet',
-  placement: 'placement over many nodes does not exist yet',
 };
 const NAMES = [...BENCHES.map((bench) => bench.name), ...Object.keys(LATER)];
 const USAGE = `usage: npm run bench -- [NAME...] [--json] [--quick] [--trace DIR]; names: ${NAMES.join(', ')}`;
@@ -50,19 +61,22 @@ if (unknown.length > 0) refuse(`no such benchmark: ${unknown.join(', ')}\n${USAG
 const later = positionals.filter((name) => name in LATER);
 if (later.length > 0) refuse(later.map((name) => `${name}: not measured: ${LATER[name]}`).join('\n'));
 
-const make = ['-C', join(import.meta.dirname, '../../native'), '--silent', '--no-print-directory', '-j2', 'bench'];
-// Its output goes to standard error: standard output carries rows alone.
-if (spawnSync('make', make, { stdio: ['ignore', 2, 2] }).status !== 0) refuse('the native parts could not be built');
-
 const note = (text: string) => console.error(text);
 const chosen = positionals.length === 0 ? BENCHES : BENCHES.filter((bench) => positionals.includes(bench.name));
+const make = ['-C', join(import.meta.dirname, '../../native'), '--silent', '--no-print-directory', '-j2', 'bench'];
+// Its output goes to standard error: standard output carries rows alone.
+if (chosen.some(({ isPure }) => !isPure) && spawnSync('make', make, { stdio: ['ignore', 2, 2] }).status !== 0)
+  refuse('the native parts could not be built');
+
 const failed: string[] = [];
 const rows: Row[] = [];
 for (const bench of chosen) {
   note(`${bench.name}: ${bench.what}`);
   const started = performance.now();
   try {
-    const found = await withTeardown((scope) => bench.run(scope, { quick: values.quick ?? false, note }));
+    const found = await withTeardown((scope) =>
+      bench.run(scope, { quick: values.quick ?? false, note, ...(values.trace && { trace: values.trace }) }),
+    );
     rows.push(...found);
     if (values.json) for (const row of found) console.log(jsonOf(row));
   } catch (error) {

@@ -33,7 +33,7 @@ export const scheduler: Command = {
     'health-port': { value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     placement: {
       value: 'HOW',
-      help: 'binpack (default) or spread, for pods that choose none; fragmentation is binpack',
+      help: 'binpack (default), spread or fragmentation, for pods that choose none',
     },
     'overcommitted-after': {
       value: 'SECONDS',

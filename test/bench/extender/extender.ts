@@ -7,6 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
+import type { Placement } from '../../../src/api/request.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { createLogger } from '../../../src/common/logger.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
@@ -96,6 +97,23 @@ function decide(
   const placed = decider.on(request, best.Host);
   if (!placed.ok) throw new Error(placed.reason());
   allocations.allocate({ podUid, nodeName: best.Host, demand: demandOf(placed.containers) });
+}
+
+/** Microseconds of each pod's decision, after one of each shape. */
+function timeDecisions(
+  { allocations, names }: ReturnType<typeof clusterOf>,
+  placement: Placement,
+  runs: number,
+): number[] {
+  const decider = createDecider(allocations, placement);
+  const times: number[] = [];
+  for (let run = -SHAPES; run < runs; run += 1) {
+    const record = recordOf(run + SHAPES);
+    const started = performance.now();
+    decide(decider, allocations, names, `core-${run}`, record);
+    if (run >= 0) times.push((performance.now() - started) * 1000);
+  }
+  return times;
 }
 
 async function serve(scope: Teardown, handler: RequestListener): Promise<number> {
@@ -202,6 +220,7 @@ export const extender: Bench = {
     const runs = quick ? 300 : 2000;
     for (const count of [100, 1000, 5000]) {
       const { allocations, names } = clusterOf(count);
+      const learned = timeDecisions(clusterOf(count), 'fragmentation', runs);
       const decider = createDecider(allocations, 'binpack');
       const fresh: number[] = [];
       for (let run = 0; run < (quick ? 5 : 20); run += 1) {
@@ -212,13 +231,7 @@ export const extender: Bench = {
         decider.filter(read.value, names);
         fresh.push(performance.now() - started);
       }
-      const times: number[] = [];
-      for (let run = -SHAPES; run < runs; run += 1) {
-        const record = recordOf(run + SHAPES);
-        const started = performance.now();
-        decide(decider, allocations, names, `core-${run}`, record);
-        if (run >= 0) times.push((performance.now() - started) * 1000);
-      }
+      const times = timeDecisions({ allocations, names }, 'binpack', runs);
       const own = await timePods(await serve(scope, await extenderOn(scope, allocations)), names, runs, 'http');
       const floor = await timePods(await serve(scope, noop), names, runs, 'noop');
       const what = 'an extender that decides nothing';
@@ -229,6 +242,13 @@ export const extender: Bench = {
           value: median(times),
           unit: 'us',
           reference: null,
+          ...(goal && { goal: { most: DECISION_US } }),
+        },
+        {
+          name: `extender.core.nodes_${count}.fragmentation_p50_us`,
+          value: median(learned),
+          unit: 'us',
+          reference: { value: median(times), what: 'binpack' },
           ...(goal && { goal: { most: DECISION_US } }),
         },
         {

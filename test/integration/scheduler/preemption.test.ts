@@ -128,7 +128,7 @@ test('a refused eviction evicts no other pod, and holds nothing', async (t) => {
   t.is(await running.series('cotenant_scheduler_bindings_in_flight'), 0);
 });
 
-test("preempt adds the pods that hold the GPU, and drops nodes where that is in vain", async (t) => {
+test('preempt adds the pods that hold the GPU, and drops nodes where that is in vain', async (t) => {
   const { running } = await started(t, { a: 1000, b: 1000, c: 1000 }, (api) => {
     addHolder(api, 'low', { node: 'a', gpu: 0, mib: 800 });
     addHolder(api, 'equal', { node: 'b', gpu: 1, mib: 800, priority: 5 });

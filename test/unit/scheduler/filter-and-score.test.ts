@@ -203,7 +203,7 @@ test('a Binding carries node and grant for one pod UID, and reads back as alloca
   const annotations = metadata?.annotations ?? {};
   t.deepEqual(readBoundPod({ metadata: { uid: 'u', annotations }, spec: { nodeName: 'a', containers: [] } }), {
     kind: 'granted',
-    allocation: allocationOf('u', 'a', 0, 600),
+    allocation: { ...allocationOf('u', 'a', 0, 600), cores: 0, gpuModels: [] },
     facts: {
       ...{ namespace: '', name: '', resourceVersion: '', epoch: 7, createdMs: 0 },
       ...{ state: 'waiting', isRecreated: false, priority: 0, isTerminating: false, labels: {} },

@@ -25,7 +25,7 @@ function nodesOf(counts: readonly number[]): { allocations: Allocations; names: 
 /** Places the pod as kube-scheduler and the extender would; its node and GPU, or undefined. */
 function place(allocations: Allocations, names: readonly string[], podUid: string, replicas: ReplicaOf | undefined) {
   const decider = createDecider(allocations, 'spread');
-  const read = decider.read(recordOf(100), replicas);
+  const read = decider.read(recordOf(100), replicas && { replicaOf: replicas });
   if (!read.ok) throw new Error(read.error);
   const { feasible } = decider.filter(read.value, names);
   if (feasible.length === 0) return undefined;

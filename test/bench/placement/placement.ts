@@ -1,0 +1,87 @@
+// How much of a cluster's GPUs is allocated when as much as there is has been requested: a trace of Alibaba replayed
+// under our policies and those of others, in the same run. The trace is not part of the repository: `--trace DIR`.
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Bench } from '../bench.ts';
+import type { Goal, Row } from '../row.ts';
+import { type PodList, type Policy, readTrace, replay, type Trace } from './openb.ts';
+import { binpack, fragmentation, spread } from './ours.ts';
+import { bestFit, fgd, fgdRandomTies, firstFit, hami, hamiGpuBinpack, random } from './peers.ts';
+
+const POLICIES = [random, bestFit, firstFit, fgd, fgdRandomTies, hami, hamiGpuBinpack, binpack, spread, fragmentation];
+/** As in the published tables. */
+const SEEDS = [42, 43, 44, 45, 46, 47, 48, 49, 50, 51];
+const QUICK_SEEDS = [42];
+/** Another order of the same nodes. */
+const OTHER_NAMES = 1000;
+/** Of GPUs, on the list `default`; on all lists more than FGD's published result. */
+const LEAST_ON_DEFAULT = 96;
+const MOST_CHANGE = 0.1;
+
+const mean = (values: readonly number[]): number => values.reduce((sum, one) => sum + one, 0) / values.length;
+
+/** FGD's own result on a list, the mean of its ten seeds, where the folder has its table. */
+function publishedFgd(folder: string, list: string): number | undefined {
+  const file = join(folder, 'fgd-published', 'analysis_allo_discrete.csv');
+  if (!existsSync(file)) return undefined;
+  const [head = '', ...lines] = readFileSync(file, 'utf8').trim().split('\n');
+  const keys = head.split(',');
+  const [workload, policy, at] = ['workload', 'sc_policy', '100'].map((key) => keys.indexOf(key)) as [
+    number,
+    number,
+    number,
+  ];
+  const values = lines
+    .map((line) => line.split(','))
+    .filter((cells) => cells[workload] === `openb_pod_list_${list}` && /FGD/.test(cells[policy] ?? ''))
+    .map((cells) => Number(cells[at]));
+  return values.length > 0 ? mean(values) : undefined;
+}
+
+type Run = { readonly trace: Trace; readonly folder: string; readonly seeds: readonly number[] };
+
+function rowsOf(list: PodList, { trace, folder, seeds }: Run, note: (text: string) => void): readonly Row[] {
+  const published = publishedFgd(folder, list.name);
+  const allocated = (policy: Policy, names?: number) =>
+    seeds.map((seed) => replay({ trace, list, policy, seed, ...(names !== undefined && { names: names + seed }) }));
+  const reference = published === undefined ? null : { value: published, what: "FGD's published result" };
+  const least = Math.max(list.name === 'default' ? LEAST_ON_DEFAULT : 0, published ?? 0);
+  let ours: readonly number[] = [];
+  const rows = POLICIES.map((policy): Row => {
+    const values = allocated(policy);
+    if (policy === fragmentation) ours = values;
+    note(
+      `${list.name} ${policy.name}: ${mean(values).toFixed(2)} (${Math.min(...values).toFixed(2)} to ${Math.max(...values).toFixed(2)})`,
+    );
+    const goal: Goal | undefined = policy === fragmentation ? { least } : undefined;
+    const name = `placement.openb.${list.name}.${policy.name}.allocated_percent_at_100`;
+    return { name, value: mean(values), unit: '%', reference, ...(goal && { goal }) };
+  });
+  const renamed = Math.abs(mean(allocated(fragmentation, OTHER_NAMES)) - mean(ours));
+  return [
+    ...rows,
+    {
+      name: `placement.openb.${list.name}.${fragmentation.name}.change_by_renaming`,
+      value: renamed,
+      unit: 'points',
+      reference: null,
+      goal: { most: MOST_CHANGE },
+    },
+  ];
+}
+
+export const placement: Bench = {
+  name: 'placement',
+  what: 'how full a cluster becomes under our placement policies and those of others, on a trace (--trace DIR)',
+  isPure: true,
+  async run(_scope, { quick, note, trace: folder }) {
+    if (folder === undefined) {
+      const skipped =
+        'no trace was named; --trace DIR takes a folder with openb_node_list_gpu_node.csv and openb_pod_list_*.csv';
+      return [{ name: 'placement.openb', value: null, unit: '%', reference: null, skipped }];
+    }
+    const trace = readTrace(folder);
+    const seeds = quick ? QUICK_SEEDS : SEEDS;
+    return trace.lists.flatMap((list) => rowsOf(list, { trace, folder, seeds }, note));
+  },
+};
