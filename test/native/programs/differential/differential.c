@@ -146,6 +146,8 @@ static struct step {
     abi_result result;
     char made, ended; /* kinds; 0: none */
     uint64_t value, gone, hash;
+    int limit; /* that was set, plus one; 0: none */
+    size_t before;
 } step;
 
 static void note(const void *bytes, size_t size) {
@@ -384,7 +386,10 @@ static void load_library(void) {
 }
 static void set_limit(void) {
     static const size_t VALUES[] = {0, 1024, 4096, 65536, 1 << 20, 16 << 20, 64 << 20};
-    step.result = CALL(cuCtxSetLimit, (int, size_t), (int)chance(7), VALUES[chance(7)]);
+    int limit = (int)chance(7);
+    step.limit = limit + 1;
+    CALL(cuCtxGetLimit, (size_t *, int), &step.before, limit);
+    step.result = CALL(cuCtxSetLimit, (int, size_t), limit, VALUES[chance(7)]);
 }
 static void host_function(void *data) {
     (void)data;
@@ -458,18 +463,29 @@ static void do_step(void) {
     SPECIAL[at].run();
 }
 
+static abi_context primary;
+
+/* In the primary context, as none may be current. */
+static void take_back(char letter, uint64_t value) {
+    abi_context popped;
+    if (letter != 'c') CALL(cuCtxPushCurrent_v2, (abi_context), primary);
+    end_handle(letter, value);
+    if (letter != 'c') CALL(cuCtxPopCurrent_v2, (abi_context *), &popped);
+}
+
 /* What follows from a step: handles that came and went; or the step is undone. */
 static void settle(bool undo) {
     if (step.made && step.result == ABI_SUCCESS && step.value) {
-        if (undo) end_handle(step.made, step.value);
+        if (undo) take_back(step.made, step.value);
         else if (kind_of(step.made)->count < MOST_HANDLES) add(step.made, step.value);
         else end_handle(step.made, step.value);
     }
+    if (undo && step.limit && step.result == ABI_SUCCESS)
+        CALL(cuCtxSetLimit, (int, size_t), step.limit - 1, step.before);
     if (step.ended && step.gone && step.result == ABI_SUCCESS) forget(step.ended, step.gone);
 }
 
 static void make_primary_current(void) {
-    static abi_context primary;
     if (!primary) CALL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), &primary, (abi_device)0);
     CALL(cuCtxSetCurrent, (abi_context), primary);
 }
@@ -532,6 +548,7 @@ int main(int argc, char **argv) {
     bool bare = !strcmp(argv[4], "bare");
     static bool refused[MOST_STEPS];
     char line[64];
+    setvbuf(stdout, NULL, _IOLBF, 0); /* the last line shows where it ended */
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     host = mmap(NULL, ADDRESSES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!driver || host == MAP_FAILED || steps > MOST_STEPS || CALL(cuInit, (unsigned), 0u)) return 3;
