@@ -23,10 +23,24 @@ static bool may_start(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, co
     return false;
 }
 
+/* Another member would take the GPU from it at once. */
+static bool is_outranked(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member) {
+    uint64_t overdue = cot_overdue_since(arbiter, member, gpu->now_ns);
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        const struct cot_member *other = &gpu->members[i];
+        if (!other->present || other == member || !cot_wants(arbiter, other)) continue;
+        uint64_t since = cot_overdue_since(arbiter, other, gpu->now_ns);
+        if (since < overdue) return true;
+        if (other->share.high && !member->share.high && cot_has_credit(arbiter, other)) return true;
+    }
+    return false;
+}
+
 /* Whether the member's GPU would be its own soon: it is free, or the member precedes its holder. */
 static bool can_have(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *member) {
     const struct cot_member *holder = cot_holder(gpu);
     if (gpu->is_claimed && gpu->claimed_by != member->gang) return false;
+    if (is_outranked(arbiter, gpu, member)) return false;
     if (gpu->phase != COT_PHASE_HELD || holder == member) return true;
     return !holder->reserved && cot_precedes(arbiter, gpu, member, holder);
 }

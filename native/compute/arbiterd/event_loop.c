@@ -17,6 +17,7 @@
 #include "rt_priority.h"
 #include "usage_delta.h"
 
+#define MOST_LOOKS 64u /* in one round: a GPU changes hands once or twice */
 #define STATUS_NS 1000000000ull
 #define QUIET_PAUSE_NS (3 * COT_LEASE_PAGE_HEARTBEAT_NS) /* between heartbeats while all pages are quiet */
 #define QUIET_RECORDS_NS (4 * QUIET_PAUSE_NS)            /* until the records of a quiet page are written again */
@@ -191,12 +192,12 @@ static uint64_t decide(struct cot_mask watch[COT_ARBITER_GPUS], bool all) {
     static struct cot_decision decision;
     report_rung(all, now_ns());
     report_masked(watch, now_ns());
-    for (uint64_t now;;) {
-        now = now_ns();
+    for (uint32_t looks = 0;; looks++) {
+        uint64_t now = now_ns();
         cot_arbiter_decide(&arbiter, now, &decision);
         if (decision.next_ns >= now + COT_LEASE_PAGE_HEARTBEAT_NS) decision.next_ns = UINT64_MAX;
         publish(&decision);
-        if (!any(decision.look)) break;
+        if (!any(decision.look) || looks == MOST_LOOKS) break;
         report_masked(decision.look, now_ns());
     }
     memcpy(watch, decision.watch, sizeof decision.watch);
