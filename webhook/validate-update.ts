@@ -1,9 +1,11 @@
 // Checks updates of existing pods: our annotations and amounts do not change, and debug containers get no device.
 
+import { parseMemorySizes } from '../src/api/memory-annotation.ts';
 import {
   ENFORCEMENT_ANNOTATION,
   ENFORCEMENT_OVERRIDE_ANNOTATION,
   isOwnKey,
+  MEMORY_ANNOTATION,
   OWN_RESOURCES,
   REQUEST_ANNOTATION,
 } from '../src/api/names.ts';
@@ -32,8 +34,8 @@ export function checkUpdate(
     JsonObject,
     JsonObject,
   ];
-  const override = checkOverride(old, now);
-  if (user !== undefined && annotationWriters.includes(user)) return [...problems, ...override];
+  const values = [...checkOverride(old, now), ...checkMemory(old, now)];
+  if (user !== undefined && annotationWriters.includes(user)) return [...problems, ...values];
   for (const key of new Set([...Object.keys(old), ...Object.keys(now)])) {
     const guarded = isOwnKey(key) || (isRequiredPluginsKey(key) && hasVolume(before));
     if (!guarded || isDeepEqual(field(old, key), field(now, key))) continue;
@@ -71,6 +73,21 @@ function checkOverride(old: JsonObject, now: JsonObject): Problem[] {
     return [];
   const path = keyPath('metadata.annotations', ENFORCEMENT_OVERRIDE_ANNOTATION);
   return [invalid(path, given, 'is not known', `write one of ${notWeakerThan('off').join(', ')}`)];
+}
+
+/** Also for the configured writers: the scheduler could not apply another text. */
+function checkMemory(old: JsonObject, now: JsonObject): Problem[] {
+  const given = field(now, MEMORY_ANNOTATION);
+  if (given === undefined || isDeepEqual(field(old, MEMORY_ANNOTATION), given)) return [];
+  const path = keyPath('metadata.annotations', MEMORY_ANNOTATION);
+  const record = parsePodRequest(field(now, REQUEST_ANNOTATION));
+  if (!record.ok) return [forbidden(path, given, 'is on a pod without a share of a GPU', 'leave it out')];
+  const names = record.value.containers.map(({ name }) => name);
+  const right = `write amounts in whole MiB for containers of ${names.join(', ')}, such as {"${names[0]}":"6Gi"}`;
+  const sizes = parseMemorySizes(String(given));
+  if (!sizes.ok) return [invalid(path, given, `is not valid: ${sizes.error}`, right)];
+  const unknown = [...sizes.value.keys()].find((name) => !names.includes(name));
+  return unknown === undefined ? [] : [invalid(path, given, `names ${unknown}, which has no share`, right)];
 }
 
 /** Kubernetes does not resize extended resources today; for ours this check keeps it so. */

@@ -28,8 +28,8 @@ export type NodeEvents = {
   actions: [records: readonly ActionRecord[]];
   /** When the next sample is wanted. */
   interval: [intervalMs: number];
-  /** A compute annotation of a pod is not applied; once for each text. */
-  'compute-refused': [change: RefusedChange];
+  /** A change of a running pod's compute or memory is not applied; once for each text. */
+  'change-refused': [change: RefusedChange];
   /** A container with a grant was created without its GPUs; once for each, across restarts of the agent. */
   'gpus-missing': [container: MissedContainer, message: string];
 };

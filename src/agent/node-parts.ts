@@ -3,10 +3,12 @@ import { EventEmitter } from 'node:events';
 import { statSync } from 'node:fs';
 import type { Mode } from '../api/request.ts';
 import { effectiveMode } from '../policy/mode.ts';
+import { createPodMemory } from './allocation/pod-memory.ts';
+import { changeGrant, type GrantChange } from './allocation/process-grants.ts';
 import type { PodContainers } from './attribution/attribute.ts';
 import { type ContainerIndex, createContainerIndex } from './attribution/container-index.ts';
 import { createOwnerTracker } from './attribution/owner-tracker.ts';
-import { createNodeCompute } from './compute/node-policy.ts';
+import { createNodeCompute, type RefusedChange } from './compute/node-policy.ts';
 import { openShares, type Shares } from './compute/shares.ts';
 import type { AgentConfiguration } from './config.ts';
 import { createStopCounts, type StopCounts } from './counters/stop-counts.ts';
@@ -60,16 +62,23 @@ export function openNodeParts(around: Around) {
   const enforcement = openEnforcement(around, { registry, audit, containers, mode: nodeMode.mode });
   const nameOf = containerNames(registry, inputs.nameOf);
   const intake = openIntake(around, { registry, shares, containers, isolation, nameOf });
+  const onRefused = (change: RefusedChange) => {
+    inputs.log.component('grants').warn(change.message, { pod: `${change.namespace}/${change.pod}` });
+    around.events.emit('change-refused', change);
+  };
   const compute = createNodeCompute({
     shares,
     registry,
     gpus: () => (intake.state()?.devices ?? []).map(({ gpu }) => gpu).filter(isShareable),
     log: inputs.log.component('compute'),
-    onRefused(change) {
-      inputs.log.component('compute').warn(change.message, { pod: `${change.namespace}/${change.pod}` });
-      around.events.emit('compute-refused', change);
-    },
+    onRefused,
   });
+  const upkeep = openUpkeep(around, registry);
+  const changeOfGrant = (id: string, change: GrantChange) => {
+    const live = changeGrant(id, change, intake.state(), registry);
+    if (change.memoryBytes !== undefined && !('refused' in live)) upkeep.resized(id, registry.readLedger(live).readNs);
+    return live;
+  };
   return {
     nodeMode,
     registry,
@@ -83,7 +92,13 @@ export function openNodeParts(around: Around) {
     intake,
     nameOf,
     usableBytesOf: (gpuUuid: string) => profiles.of(gpuUuid).usableBytes,
-    upkeep: openUpkeep(around, registry),
+    upkeep,
+    changeOfGrant,
+    podMemory: createPodMemory({
+      registry,
+      resize: (id, memoryBytes) => changeOfGrant(id, { memoryBytes }),
+      onRefused,
+    }),
     missed: openMissed(around, containers),
     ...isolation,
     ...enforcement,

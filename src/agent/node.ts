@@ -4,7 +4,7 @@ import { EventEmitter } from 'node:events';
 import { advertisedGpus } from './allocation/advertised-gpus.ts';
 import { usableState } from './allocation/driver-state.ts';
 import { adoptPod, annotationsOf, type PodVolume, publishPod } from './allocation/pod-grants.ts';
-import { changeGrant, grantProcess } from './allocation/process-grants.ts';
+import { grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
 import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
@@ -113,11 +113,12 @@ function grantFunctions({
   parts,
   readableState,
 }: GrantFunctionOptions): Pick<Node, 'grant' | 'change' | 'publish' | 'adopt' | 'onPod'> {
-  const { registry, nodeMode, intake, upkeep } = parts;
+  const { registry, nodeMode } = parts;
   const { notYet, standingOf } = parts.checks;
   const onPod: Node['onPod'] = (podUid, annotations) => {
     parts.podModes.onPod(podUid, annotations);
     parts.compute.onPod(podUid, annotations);
+    parts.podMemory.onPod(podUid, annotations);
   };
   const publish = (ask: PodVolume, how: typeof publishPod) => {
     const state = readableState();
@@ -133,12 +134,7 @@ function grantFunctions({
       const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
       return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
     },
-    change(id, change) {
-      const live = changeGrant(id, change, intake.state(), registry);
-      if (change.memoryBytes !== undefined && !('refused' in live))
-        upkeep.resized(id, registry.readLedger(live).readNs);
-      return live;
-    },
+    change: parts.changeOfGrant,
     publish: (ask) => publish(ask, publishPod),
     adopt: (ask) => publish(ask, adoptPod),
     onPod,
@@ -271,6 +267,7 @@ function maintainFiles(
   if (snapshot) parts.missed.after(snapshot, processesOf);
   parts.upkeep.after(sample, ledgers, owned.ofGrant);
   parts.compute.retryRefused();
+  parts.podMemory.retryRefused();
   const grants = parts.registry.list().map(({ grant }) => grant);
   parts.driverLimits.after(sample, grants, parts.isEnforced, owned.ofGrant);
   void parts.checks.look(sample);

@@ -154,7 +154,7 @@ async function createNode(configuration: AgentConfiguration, inputs: AgentInputs
     cluster?.reportActions(records);
   });
   if (cluster) {
-    node.events.on('compute-refused', cluster.reportRefused);
+    node.events.on('change-refused', cluster.reportRefused);
     node.events.on('gpus-missing', cluster.reportMissing);
   }
   return node;

@@ -11,13 +11,19 @@ export const OWN_RESOURCES: readonly string[] = [GPU, GPU_MEMORY, GPU_CORES];
 
 /** A pod's normalized request; only the webhook writes it. */
 export const REQUEST_ANNOTATION = 'cotenant.io/request';
-/** What a pod was granted; only the scheduler's Binding writes it. */
+/** What a pod was granted: the scheduler writes it in the Binding, and again when the pod's memory changes. */
 export const GRANT_ANNOTATION = 'cotenant.io/grant';
 /** `gpu-uuids.cotenant.io/<container>`: the granted GPUs of one container; only the Binding writes it. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
 
 /** An operator's change of a running pod's compute; only the configured writers write it. */
 export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
+
+/** An operator's change of a running pod's memory; only the configured writers write it. The scheduler grants it. */
+export const MEMORY_ANNOTATION = 'cotenant.io/memory';
+
+/** Type of a pod's condition: what became of a change of its memory. */
+export const MEMORY_RESIZED = 'cotenant.io/MemoryResized';
 
 /** An administrator's enforcement mode for a pod, which overrides all others; only the configured writers write it. */
 export const ENFORCEMENT_OVERRIDE_ANNOTATION = 'cotenant.io/enforcement-override';
@@ -88,7 +94,12 @@ export function isOwnKey(key: string): boolean {
   return domain === 'cotenant.io' || domain.endsWith('.cotenant.io');
 }
 
-const GRANT_KEYS: readonly string[] = [GRANT_ANNOTATION, COMPUTE_ANNOTATION, ENFORCEMENT_OVERRIDE_ANNOTATION];
+const GRANT_KEYS: readonly string[] = [
+  GRANT_ANNOTATION,
+  COMPUTE_ANNOTATION,
+  MEMORY_ANNOTATION,
+  ENFORCEMENT_OVERRIDE_ANNOTATION,
+];
 
 /** True for annotations that only the scheduler and operators write; no pod may be created with them. */
 export function isGrantKey(key: string): boolean {

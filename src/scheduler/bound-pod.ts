@@ -1,13 +1,21 @@
 // The allocation of a bound pod, read from its annotations, and what the evictor must know of it. Pure. A grant that
 // cannot be read blocks the GPUs that its text names: the pod may use them, and how much is unknown.
 import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
-import { parsePodGrant } from '../api/grant-annotation.ts';
-import { GRANT_ANNOTATION, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';
+import { type PodGrant, parsePodGrant } from '../api/grant-annotation.ts';
+import { GRANT_ANNOTATION, MEMORY_ANNOTATION, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../api/names.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import type { Allocation } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
 import type { GrantedPod } from '../placement/overcommit.ts';
 import { aspectsOf } from './pod-aspects.ts';
+
+/** A change of a running pod's memory that an operator asked for. */
+export type ResizeRequest = Pick<BoundPodFacts, 'namespace' | 'name' | 'resourceVersion'> & {
+  readonly nodeName: string;
+  readonly grant: PodGrant;
+  /** Text of the annotation. */
+  readonly wanted: string;
+};
 
 /** What the evictor needs to know of a pod. */
 export type BoundPodFacts = Pick<GrantedPod, 'epoch' | 'createdMs' | 'state'> & {
@@ -25,7 +33,12 @@ export type BoundPodFacts = Pick<GrantedPod, 'epoch' | 'createdMs' | 'state'> & 
 export type BoundPod =
   /** Not bound, ended, or without a grant: it holds nothing, for the agent gives nothing to a pod without a grant. */
   | { readonly kind: 'no-grant' }
-  | { readonly kind: 'granted'; readonly allocation: Allocation; readonly facts: BoundPodFacts }
+  | {
+      readonly kind: 'granted';
+      readonly allocation: Allocation;
+      readonly facts: BoundPodFacts;
+      readonly resize?: ResizeRequest;
+    }
   /** `pod`: namespace and name. */
   | { readonly kind: 'invalid'; readonly allocation: Allocation; readonly pod: string; readonly why: string };
 
@@ -45,7 +58,12 @@ export function readBoundPod(pod: V1Pod): BoundPod {
       ...{ podUid, nodeName, demand: demandOf(grant.value.containers), gpuModels: gpuModelsOf(pod) },
       ...aspectsOf(metadata, spec),
     };
-    return { kind: 'granted', allocation, facts: factsOf(pod, grant.value.epoch) };
+    const facts = factsOf(pod, grant.value.epoch);
+    const wanted = metadata?.annotations?.[MEMORY_ANNOTATION];
+    if (wanted === undefined) return { kind: 'granted', allocation, facts };
+    const { namespace, name, resourceVersion } = facts;
+    const resize = { namespace, name, resourceVersion, nodeName, grant: grant.value, wanted };
+    return { kind: 'granted', allocation, facts, resize };
   }
   const uuids = Object.entries(metadata?.annotations ?? {}).filter(([key]) => key.startsWith(UUIDS_PREFIX));
   const named = [text, ...uuids.map(([, value]) => value)].flatMap((value) => value.match(UUID) ?? []);

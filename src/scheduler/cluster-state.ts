@@ -7,7 +7,7 @@ import { parseNodeGpus } from '../api/node-annotation.ts';
 import type { Logger } from '../common/logger.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
-import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, readBoundPod } from './bound-pod.ts';
+import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, type ResizeRequest, readBoundPod } from './bound-pod.ts';
 import type { FreeCores } from './free-cores.ts';
 import type { InFlightBindings } from './in-flight.ts';
 import { coresIn, coresOf } from './pod-aspects.ts';
@@ -30,6 +30,8 @@ export type Cluster = {
   relistPods(): Promise<void>;
   /** Those with a valid grant, by UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
+  /** Bound pods whose memory an operator changed, by UID. */
+  readonly resizeRequests: ReadonlyMap<string, ResizeRequest>;
   /** How many bound pods have an invalid grant, and how many nodes an invalid annotation. */
   readonly invalid: { readonly pods: number; readonly nodes: number };
   close(): Promise<void>;
@@ -44,6 +46,7 @@ export function watchCluster(parts: ClusterParts): Cluster {
     ready: Promise.all([nodes.ready, pods.ready]).then(() => undefined),
     relistPods: pods.relist,
     boundPods: pods.boundPods,
+    resizeRequests: pods.resizeRequests,
     invalid: {
       get pods() {
         return pods.invalid.size;
@@ -130,12 +133,14 @@ function watchBoundPods(parts: ClusterParts) {
   const { config, allocations, inFlight, freeCores, onWatchProblem, logger } = parts;
   const boundPods = new Map<string, BoundPodFacts>();
   const digests = new Map<string, string>();
+  const resizeRequests = new Map<string, ResizeRequest>();
   const invalid = new Map<string, string>();
   const forget = (podUid: string) => {
     inFlight.settle(podUid);
     allocations.release(podUid);
     boundPods.delete(podUid);
     digests.delete(podUid);
+    resizeRequests.delete(podUid);
     invalid.delete(podUid);
   };
   const update = ({ podUid, read, digest, node, cores }: WatchedPod) => {
@@ -143,6 +148,8 @@ function watchBoundPods(parts: ClusterParts) {
     if (read.kind === 'no-grant') return forget(podUid);
     if (read.kind === 'granted') boundPods.set(podUid, read.facts);
     else boundPods.delete(podUid);
+    if (read.kind === 'granted' && read.resize) resizeRequests.set(podUid, read.resize);
+    else resizeRequests.delete(podUid);
     if (digests.get(podUid) === digest) return;
     digests.set(podUid, digest);
     inFlight.settle(podUid);
@@ -172,5 +179,5 @@ function watchBoundPods(parts: ClusterParts) {
     },
     onProblem: (text) => onWatchProblem('pods', text),
   });
-  return { ...watch, boundPods, invalid };
+  return { ...watch, boundPods, resizeRequests, invalid };
 }

@@ -2,6 +2,7 @@
 import { selfMetrics } from '../serving/process-metrics.ts';
 import { Counter, Gauge, Histogram, type Registry } from '../serving/prom-client.ts';
 import type { EvictionOutcome } from './overcommit-evictor.ts';
+import { RESIZE_OUTCOMES, type ResizeOutcome } from './resizer.ts';
 
 export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */
@@ -53,10 +54,17 @@ export function createMetrics() {
     labelNames: ['outcome'],
     registers,
   });
+  const memoryChanges = new Counter({
+    name: 'cotenant_scheduler_memory_changes_total',
+    help: 'Changes of the memory of running pods; refused: once for each text of the annotation; failed: the API server did not take the grant',
+    labelNames: ['outcome'],
+    registers,
+  });
   // Series that exist from the start let a rate see the first event.
   for (const verb of VERBS) for (const outcome of OUTCOMES) decisions.labels(verb, outcome).inc(0);
   for (const kind of WATCH_KINDS) problems.labels(kind).inc(0);
   for (const outcome of EVICTION_OUTCOMES) evictions.labels(outcome).inc(0);
+  for (const outcome of RESIZE_OUTCOMES) memoryChanges.labels(outcome).inc(0);
   const timers = new Map(VERBS.map((verb) => [verb, duration.labels(verb)]));
   return {
     observe(verb: Verb, outcome: Outcome, seconds: number) {
@@ -65,6 +73,7 @@ export function createMetrics() {
     },
     watchProblem: (kind: WatchKind) => problems.labels(kind).inc(),
     eviction: (outcome: EvictionOutcome) => evictions.labels(outcome).inc(),
+    memoryChange: (outcome: ResizeOutcome) => memoryChanges.labels(outcome).inc(),
     /** Adds the gauges, whose values are read at each scrape. */
     addState: (state: SchedulerState) => addGauges(registry, state),
     /** The page in Prometheus' text format. */

@@ -19,6 +19,7 @@ import { createRoomMaker } from './make-room.ts';
 import { createMetrics } from './metrics.ts';
 import { createOvercommitEvictor } from './overcommit-evictor.ts';
 import { createPreemptionPlanner } from './preemption.ts';
+import { createResizer } from './resizer.ts';
 import { createExtender } from './server.ts';
 
 export type SchedulerOptions = {
@@ -87,6 +88,11 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     afterMs: options.evictOvercommittedAfterMs,
     onEviction: metrics.eviction,
   });
+  const resizer = createResizer({
+    ...{ config, allocations, leadership, hostname, logger },
+    resizeRequests: cluster.resizeRequests,
+    onResize: metrics.memoryChange,
+  });
   metrics.addState({
     epoch: () => {
       const state = leadership.state();
@@ -103,6 +109,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     if (missing === STOPPING) return;
     missing = undefined;
     evictor.start();
+    resizer.start();
     logger.info('nodes and bound pods were listed');
   });
   /** A Service must lead to the replica that binds, so only that one is ready. */
@@ -114,7 +121,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   let health: HttpServer | undefined;
   const close = async () => {
     missing = STOPPING;
-    await Promise.all([extender?.close(GRACE_MS), evictor.close()]);
+    await Promise.all([extender?.close(GRACE_MS), evictor.close(), resizer.close()]);
     binder.close();
     await Promise.all([leadership.close(), cluster.close(), closeBudgets()]);
     await health?.close();

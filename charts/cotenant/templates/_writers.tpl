@@ -3,7 +3,7 @@ Who writes which of our names, as the API server calls them. The webhook's confi
 here alone.
 */}}
 
-{{/* Grants, in the Binding. */}}
+{{/* Grants, in the Binding, and of pods whose memory changes. */}}
 {{- define "cotenant.writer.scheduler" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "cotenant.scheduler.name" . }}
 {{- end -}}
@@ -15,5 +15,6 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "cotenant.agent.name" 
 
 {{/* Our annotations on pods that exist: a list as JSON, which is one in YAML and in CEL, too. */}}
 {{- define "cotenant.writers.pods" -}}
-{{- append (((.Values.webhook).configuration).annotationWriters | default list) (include "cotenant.writer.agent" .) | uniq | toJson -}}
+{{- $writers := ((.Values.webhook).configuration).annotationWriters | default list -}}
+{{- concat $writers (list (include "cotenant.writer.agent" .) (include "cotenant.writer.scheduler" .)) | uniq | toJson -}}
 {{- end -}}

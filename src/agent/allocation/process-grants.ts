@@ -94,19 +94,25 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | 
   });
 }
 
-/** The grant's GPUs with another amount of memory on each. */
+/** The grant's GPUs with another amount of memory on each. A GPU that is overcommitted takes a smaller grant. */
 function resizedGpus(
-  { gpus }: Grant,
+  grant: Grant,
   bytes: number,
   others: readonly Grant[],
   state: NodeState | undefined,
 ): readonly GpuGrant[] | Refusal {
-  for (const { gpuUuid } of gpus) {
+  const resized = grant.gpus.map((gpu) => resizeGpu(gpu, bytes));
+  const grants = [...others, { ...grant, gpus: resized }];
+  for (const { gpuUuid, memoryBytes } of grant.gpus) {
     const device = state?.devices.find(({ gpu }) => gpu.uuid === gpuUuid);
-    const left = (device ? usableBytes(device.gpu) : 0) - grantedOn(others, gpuUuid).memoryBytes;
-    if (bytes > left) return { refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` };
+    const usable = device ? usableBytes(device.gpu) : 0;
+    const sum = grantedOn(grants, gpuUuid).memoryBytes;
+    if (bytes > memoryBytes && sum > usable) {
+      const left = Math.max(0, usable - (sum - bytes));
+      return { refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` };
+    }
   }
-  return gpus.map((gpu) => resizeGpu(gpu, bytes));
+  return resized;
 }
 
 /** The grant with other compute; refused if other grants leave less on one of its GPUs. */

@@ -4,7 +4,8 @@
 
 import type { GpuDemand } from '../../api/gpu.ts';
 import { type ContainerGrant, type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
-import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
+import { parseMemorySizes } from '../../api/memory-annotation.ts';
+import { GRANT_ANNOTATION, MEMORY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { type ContainerRequest, type PodRequest, resolveLimit, resolveShare } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
@@ -53,7 +54,7 @@ export function verifyGrant(annotations: unknown, gpus: readonly NodeGpu[]): Ver
   const read = parsePodGrant(text);
   if (!read.ok) return refuse(`annotation ${GRANT_ANNOTATION} cannot be read: ${read.error}`);
   const grant = read.value;
-  const mismatch = mismatchOf(request.value, grant, gpus);
+  const mismatch = mismatchOf(request.value, grant, gpus, resizedContainers(annotations));
   if (mismatch !== undefined) return refuse(mismatch);
   for (const [gpuUuid, need] of demandOf(grant.containers)) {
     const gpu = gpus.find((one) => one.gpuUuid === gpuUuid);
@@ -74,15 +75,27 @@ const mib = (bytes: number): string => `${Math.floor(bytes / MIB)} MiB`;
 const overcommitText = (gpuUuid: string, resource: string, granted: string, left: string): string =>
   `${gpuUuid} would be overcommitted: ${granted} of ${resource} were granted, ${left} are left`;
 
+/** Containers whose memory an operator changed: their amounts are not those of the request. */
+function resizedContainers(annotations: unknown): ReadonlySet<string> {
+  const text = field(annotations, MEMORY_ANNOTATION);
+  const sizes = typeof text === 'string' ? parseMemorySizes(text) : undefined;
+  return new Set(sizes?.ok ? sizes.value.keys() : []);
+}
+
 /** The first difference between grant and request, as a clause; undefined: none. */
-function mismatchOf(request: PodRequest, grant: PodGrant, gpus: readonly NodeGpu[]): string | undefined {
+function mismatchOf(
+  request: PodRequest,
+  grant: PodGrant,
+  gpus: readonly NodeGpu[],
+  resized: ReadonlySet<string>,
+): string | undefined {
   const asked = new Map(request.containers.map((container) => [container.name, container]));
   const granted = new Map(grant.containers.map((container) => [container.name, container]));
   for (const name of asked.keys()) if (!granted.has(name)) return `the grant leaves out container ${name}`;
   for (const [name, container] of granted) {
     const want = asked.get(name);
     if (!want) return `the grant names container ${name}, which asked for no share`;
-    const wrong = containerMismatchOf(want, container, gpus);
+    const wrong = containerMismatchOf(want, container, gpus, resized.has(name));
     if (wrong !== undefined) return `the grant of container ${name} is not what it asked for: ${wrong}`;
   }
   return undefined;
@@ -92,6 +105,7 @@ function containerMismatchOf(
   want: ContainerRequest,
   got: ContainerGrant,
   gpus: readonly NodeGpu[],
+  isResized: boolean,
 ): string | undefined {
   if (want.kind !== got.kind) return `it is of kind ${want.kind}, not ${got.kind}`;
   if (want.initIndex !== got.initIndex) return 'its place among the init containers differs';
@@ -106,8 +120,8 @@ function containerMismatchOf(
     // A fraction of a GPU was computed from its usable memory at that time, which a new driver may have changed.
     const slack = share.memory.kind === 'bytes' ? 0 : own.usableBytes / 20;
     const limit = resolveLimit(share, own.usableBytes);
-    if (Math.abs(gpu.memoryBytes - bytes) > slack || Math.abs(gpu.limitBytes - limit) > slack)
-      return `${mib(bytes)} of ${gpu.gpuUuid} were asked for, ${mib(gpu.memoryBytes)} granted`;
+    const isOther = Math.abs(gpu.memoryBytes - bytes) > slack || Math.abs(gpu.limitBytes - limit) > slack;
+    if (isOther && !isResized) return `${mib(bytes)} of ${gpu.gpuUuid} were asked for, ${mib(gpu.memoryBytes)} granted`;
     if (gpu.coresPercent !== (share.coresPercent ?? 0)) return `compute of ${gpu.gpuUuid} differs`;
   }
   return undefined;

@@ -33,8 +33,10 @@ export type NodeCompute = {
   retryRefused(): void;
 };
 
-/** A change of a pod's compute annotation that the agent refused. */
+/** A change of a running pod's compute or memory that the agent refused. */
 export type RefusedChange = {
+  /** Of the Event. */
+  readonly reason: 'GPUComputeChangeRefused' | 'GPUMemoryChangeRefused';
   readonly namespace: string;
   readonly pod: string;
   readonly podUid: string;
@@ -67,7 +69,7 @@ export function createNodeCompute(options: {
       refused.set(podUid, { annotations, reportedText: text });
       const { namespace, pod } = own;
       const message = `annotation ${COMPUTE_ANNOTATION} is not applied: ${changes.wrong}`;
-      if (reportedText !== text) onRefused({ namespace, pod, podUid, message });
+      if (reportedText !== text) onRefused({ namespace, pod, podUid, reason: 'GPUComputeChangeRefused', message });
       return;
     }
     for (const { id, ...parts } of 'wrong' in changes ? [] : changes) {

@@ -1,12 +1,18 @@
 // `cotenant set`: changes the grant of a running tenant, its enforcement mode, or the compute policy of GPUs; through
 // this machine's agent, or in a cluster by a pod's annotations and a Node's labels, which its agent follows.
+import { setTimeout as delay } from 'node:timers/promises';
 import type { GrantAnswer } from '../../agent/admin-api.ts';
 import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
 import { addComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
+import { parsePodGrant } from '../../api/grant-annotation.ts';
+import { addMemorySize, grantWithSizes, parseMemorySizes } from '../../api/memory-annotation.ts';
 import {
   COMPUTE_ANNOTATION,
   COMPUTE_POLICY_ANNOTATION,
   ENFORCEMENT_ANNOTATION,
+  GRANT_ANNOTATION,
+  MEMORY_ANNOTATION,
+  MEMORY_RESIZED,
   REQUEST_ANNOTATION,
 } from '../../api/names.ts';
 import type { Mode } from '../../api/request.ts';
@@ -29,6 +35,10 @@ import {
   policyOption,
 } from './set-options.ts';
 import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+
+/** The scheduler decides twice a second. */
+const DECIDED_WITHIN_MS = 5000;
+const POLL_MS = 250;
 
 type Wanted = {
   readonly compute: ComputeChange;
@@ -59,7 +69,7 @@ export const set: Command = {
     ...WHERE_OPTIONS,
   },
   notes:
-    "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster, only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
+    "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster the scheduler grants memory where the pod's GPUs have it left, and only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
   takesOperands: true,
   async run(parsed) {
     const [name, ...rest] = parsed.operands;
@@ -80,7 +90,6 @@ export const set: Command = {
       throw new UsageError(`want something to change, such as --gpu-memory or --${Object.keys(COMPUTE_OPTIONS)[0]}`);
     const cluster = await clusterOf(parsed);
     if (!cluster) return setTenant(parsed, name, wanted);
-    if (bytes !== undefined) throw new UsageError('--gpu-memory: is changed on the node itself, not in a cluster');
     return setPod(cluster, parsed, name, wanted);
   },
 };
@@ -146,7 +155,12 @@ async function setNode(cluster: Cluster, parsed: Parsed, mode: Mode | null | und
   ]);
 }
 
-async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, mode }: Wanted): Promise<number> {
+async function setPod(
+  cluster: Cluster,
+  parsed: Parsed,
+  pod: string,
+  { compute, bytes, mode }: Wanted,
+): Promise<number> {
   const { namespace, name } = podNamed(pod, text(parsed, 'namespace'), cluster.namespace);
   const path = `/api/v1/namespaces/${namespace}/pods/${name}`;
   const title = `pod ${namespace}/${name}`;
@@ -160,25 +174,66 @@ async function setPod(cluster: Cluster, parsed: Parsed, pod: string, { compute, 
     throw new UsageError(`-c ${only}: want one of ${names.join(', ')}, which have a share`);
   if (only !== undefined && mode !== undefined)
     throw new UsageError('--enforcement: is of the whole pod, not of one container');
+  const containers = only === undefined ? names : [only];
   const changes =
     Object.keys(compute).length === 0
       ? undefined
-      : addComputeChange(annotations[COMPUTE_ANNOTATION], only === undefined ? names : [only], compute);
+      : addComputeChange(annotations[COMPUTE_ANNOTATION], containers, compute);
+  if (bytes !== undefined && !spec.nodeName)
+    throw new Refused(`${title} has no node yet: its memory can be changed once it has GPUs`);
+  const sizes = bytes === undefined ? undefined : addMemorySize(annotations[MEMORY_ANNOTATION], containers, bytes);
   const modeChange = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
   if (modeChange?.ok === false) throw new Refused(`${title}: ${modeChange.error}`);
-  const changed = { ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }), ...modeChange?.value };
+  const changed = {
+    ...(changes !== undefined && { [COMPUTE_ANNOTATION]: changes }),
+    ...(sizes !== undefined && { [MEMORY_ANNOTATION]: sizes }),
+    ...modeChange?.value,
+  };
   // Two concurrent changes must not undo each other.
   granted(await cluster.patch(path, { metadata: { resourceVersion, annotations: changed } }));
   const nodeMode = modeChange && (await modeOfNode(cluster, systemOf(parsed), spec.nodeName));
   const enforcement = modeChange && modeBy({ ...annotations, ...changed }, nodeMode);
+  if (sizes !== undefined) await waitForSizes(cluster, path, sizes, annotations[MEMORY_ANNOTATION]);
   return show(
     parsed,
-    { pod: `${namespace}/${name}`, compute: changes === undefined ? undefined : JSON.parse(changes), enforcement },
+    {
+      pod: `${namespace}/${name}`,
+      compute: changes === undefined ? undefined : JSON.parse(changes),
+      memory: sizes === undefined ? undefined : JSON.parse(sizes),
+      enforcement,
+    },
     [
+      ...(sizes === undefined ? [] : [`${title}: memory ${sizes}`]),
       ...(changes === undefined ? [] : [`${title}: compute ${changes}`]),
       ...(enforcement && mode !== undefined ? [`${title}: ${modeSentence(mode, enforcement)}`] : []),
     ],
   );
+}
+
+/**
+ * Waits until the scheduler has granted the amounts of the annotation. If it does not within some seconds, the annotation
+ * gets its text from before, so that a change that was refused does not happen later, and the reason is thrown.
+ */
+async function waitForSizes(cluster: Cluster, path: string, text: string, before: string | undefined): Promise<void> {
+  const sizes = parseMemorySizes(text);
+  const end = Date.now() + DECIDED_WITHIN_MS;
+  for (;;) {
+    const { metadata, status } = granted(await cluster.get<Pod>(path));
+    const grant = parsePodGrant(metadata.annotations?.[GRANT_ANNOTATION] ?? '');
+    const then = sizes.ok && grant.ok ? grantWithSizes(grant.value, sizes.value) : undefined;
+    if (then?.ok && grant.ok && then.value === grant.value) return;
+    if (Date.now() >= end) {
+      const { resourceVersion } = metadata;
+      const annotations = { [MEMORY_ANNOTATION]: before ?? null };
+      // A pod that has changed in between is looked at once more.
+      const undone = await cluster.patch(path, { metadata: { resourceVersion, annotations } });
+      if (!undone.ok && undone.status !== 409) throw new Refused(undone.message);
+      const condition = status?.conditions?.find(({ type }) => type === MEMORY_RESIZED);
+      const because = condition?.status === 'False' ? condition.message : undefined;
+      if (undone.ok) throw new Refused(because ?? `the scheduler granted nothing within ${DECIDED_WITHIN_MS / 1000} s`);
+    }
+    await delay(POLL_MS);
+  }
 }
 
 /** Undefined: the pod has no node yet, or the node's agent does not answer. */

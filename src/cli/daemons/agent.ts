@@ -136,8 +136,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
     reportActions(records) {
       for (const event of eventsOf(records, nodeName)) void report(event);
     },
-    reportRefused: (change) =>
-      void report({ ...change, reason: 'GPUComputeChangeRefused', type: 'Warning', atMs: Date.now(), by }),
+    reportRefused: (change) => void report({ ...change, type: 'Warning', atMs: Date.now(), by }),
     reportMissing({ namespace, pod, podUid, container }, message) {
       const of = { namespace, pod, podUid, container };
       void report({ ...of, reason: 'GPUsMissing', type: 'Warning', message, atMs: Date.now(), by });

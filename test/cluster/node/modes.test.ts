@@ -1,4 +1,4 @@
-// The enforcement mode set by namespace, pod and administrator, with a driver that has memory limits for cgroups: in
+// What is changed on running pods from the cluster: their memory, and the enforcement mode set by namespace, pod and administrator, with a driver that has memory limits for cgroups: in
 // enforce mode the driver refuses a container beyond its grant by any path, in report mode it does not.
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -31,6 +31,7 @@ import {
   untilRunning,
 } from '../support/pods.ts';
 import { agentPage } from '../support/release.ts';
+import { resized } from './resizes.ts';
 
 const tools = wholeTools(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
@@ -181,7 +182,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
 }
 
 testUnless(tools.ok ? undefined : tools.reason)(
-  'enforcement follows namespace, pod and administrator, with driver limits',
+  'enforcement follows namespace, pod and administrator, with driver limits; memory is changed',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!tools.ok) throw new Error(tools.reason);
@@ -197,9 +198,11 @@ testUnless(tools.ok ? undefined : tools.reason)(
     t.teardown(() => bed.close());
     await held(t, whole);
     await reported(t, whole);
+    await resized(t, whole);
     for (const [name, namespace] of [
       ['held', 'default'],
       ['seen', TEAM],
+      ['resized', 'default'],
     ] as const) {
       t.is(bed.kubectl('-n', namespace, 'delete', 'pod', name, '--wait=false').code, 0);
       await untilGone(bed, name, { namespace });

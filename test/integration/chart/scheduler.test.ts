@@ -104,7 +104,7 @@ testWithHelm("it has kube-scheduler's permissions, evictions and its own Lease, 
       ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
     );
   t.deepEqual(rulesOf('Role'), ['leases : create', `leases ${NAME}: get,list,watch,update`]);
-  t.deepEqual(rulesOf('ClusterRole'), ['pods/eviction : create']);
+  t.deepEqual(rulesOf('ClusterRole'), ['pods/eviction : create', 'pods,pods/status : patch']);
   const budgets = objectsOf(t, { scheduler: { replicas: 1 } }).filter(
     ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === NAME,
   );
@@ -164,6 +164,7 @@ testWithHelm("for the cluster's scheduler only the extender runs, with a Service
     list(find(objects, 'ClusterRole', NAME).rules).map(({ resources, verbs }) => `${list(resources)}: ${list(verbs)}`),
     [
       'pods/eviction: create',
+      'pods,pods/status: patch',
       'nodes: list,watch',
       'pods: get,list,watch',
       'pods/binding: create',

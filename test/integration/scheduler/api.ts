@@ -20,9 +20,15 @@ import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 
 export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';
 
+/** `unanswered`: carried out, and the connection is cut. */
+export type PatchFault = 'none' | 'conflict' | 'forbidden' | 'unanswered';
+
 export type Api = {
   readonly config: KubeConfig;
   fault: BindingFault;
+  patchFault: PatchFault;
+  /** Of pods and of their status, also those that were refused. */
+  readonly patches: V1Pod[];
   /** What bindings, and lists of pods, wait for before anything is done; and bindings after their connection was
    * cut. */
   hold: { bindings?: Promise<void>; lists?: Promise<void>; afterCut?: Promise<void> };
@@ -66,6 +72,8 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
   let lease: V1Lease | undefined;
   const api: Omit<Api, 'config' | 'close'> = {
     fault: 'none',
+    patchFault: 'none',
+    patches: [],
     hold: {},
     pods: new Map(),
     bindings: [],
@@ -106,6 +114,28 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     if (code !== undefined) return refuse(response, code, 'not today');
     return answer(response, 201, { kind: 'Status', status: 'Success' });
   };
+  /** A merge of annotations, and of conditions by their type. */
+  const patch = async ({ body }: Asked, response: ServerResponse, name: string) => {
+    const change = (await body()) as V1Pod;
+    api.patches.push(change);
+    const pod = api.pods.get(name);
+    if (!pod?.metadata || change.metadata?.uid !== pod.metadata.uid) return refuse(response, 404, 'no such pod');
+    const of = change.metadata?.resourceVersion;
+    if (change.status === undefined) {
+      const { patchFault } = api;
+      if (patchFault === 'forbidden') return refuse(response, 403, 'not today');
+      if (patchFault === 'conflict' || (of !== undefined && of !== pod.metadata.resourceVersion))
+        return refuse(response, 409, 'it has changed');
+      pod.metadata.annotations = { ...pod.metadata.annotations, ...change.metadata?.annotations };
+      if (patchFault === 'unanswered') return response.destroy();
+    } else {
+      const types = change.status.conditions?.map(({ type }) => type) ?? [];
+      const others = pod.status?.conditions?.filter(({ type }) => !types.includes(type)) ?? [];
+      pod.status = { ...pod.status, conditions: [...others, ...(change.status.conditions ?? [])] };
+    }
+    api.show('MODIFIED', pod);
+    return answer(response, 200, pod);
+  };
   const bind = async ({ body }: Asked, response: ServerResponse, name: string) => {
     const binding = (await body()) as V1Binding;
     api.bindings.push(binding);
@@ -126,9 +156,11 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
   const handle = async (asked: Asked, response: ServerResponse): Promise<unknown> => {
     const { url, isWatch, body } = asked;
     const [, kind = ''] = /\/(nodes|pods|leases|poddisruptionbudgets)$/.exec(url.pathname) ?? [];
-    const [, name = '', verb] = /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction))?$/.exec(url.pathname) ?? [];
+    const [, name = '', verb] =
+      /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction|status))?$/.exec(url.pathname) ?? [];
     if (verb === 'binding') return bind(asked, response, name);
     if (verb === 'eviction') return evict(asked, response);
+    if (asked.method === 'PATCH') return patch(asked, response, name);
     if (url.pathname.endsWith('/namespaces/team/events')) {
       api.events.push((await body()) as CoreV1Event);
       return answer(response, 201, {});

@@ -209,3 +209,25 @@ test('a tenant may make the enforcement mode stricter, only writers may weaken i
   );
   t.true(changed({ ...ENFORCED, [OVERRIDE]: 'off' }, ENFORCED, writer).allowed);
 });
+
+test('a change of memory is checked whoever writes it: container, amount, share', (t) => {
+  const user = { userInfo: { username: 'system:serviceaccount:cotenant:agent' } };
+  const now = annotationsOf(running);
+  const memory = (text: string) => update(annotated({ ...now, 'cotenant.io/memory': text }), user);
+  t.true(memory('{"main":"6Gi"}').allowed);
+  const right = 'write amounts in whole MiB for containers of main, such as {"main":"6Gi"}';
+  for (const [text, wrong] of [
+    ['{"main":"6"}', 'is not valid: main: "6" is not an amount in whole MiB, such as "6Gi"'],
+    ['6Gi', 'is not valid: it is not JSON'],
+    ['{"side":"6Gi"}', 'names side, which has no share'],
+  ] as const) {
+    const shown = JSON.stringify(text);
+    t.is(memory(text).denial, `422 Invalid: metadata.annotations["cotenant.io/memory"]: ${shown} ${wrong}; ${right}`);
+  }
+  const { 'cotenant.io/request': _, ...without } = now;
+  t.regex(
+    update(annotated({ ...without, 'cotenant.io/memory': '{"main":"6Gi"}' }), user).denial ?? '',
+    /is on a pod without a share of a GPU; leave it out$/,
+  );
+  t.false(update(annotated({ ...now, 'cotenant.io/memory': '{"main":"6Gi"}' })).allowed, 'a tenant');
+});

@@ -46,7 +46,7 @@ has({{ . }}.metadata.annotations) ? {{ . }}.metadata.annotations : {}
 
 {{/* An annotation key that only the scheduler and operators write. */}}
 {{- define "cotenant.cel.grant-key" -}}
-(k in ['cotenant.io/grant', 'cotenant.io/compute', 'cotenant.io/enforcement-override'] || k.startsWith('gpu-uuids.cotenant.io/'))
+(k in ['cotenant.io/grant', 'cotenant.io/compute', 'cotenant.io/memory', 'cotenant.io/enforcement-override'] || k.startsWith('gpu-uuids.cotenant.io/'))
 {{- end -}}
 
 {{/*

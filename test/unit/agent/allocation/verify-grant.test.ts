@@ -4,7 +4,7 @@ import test from 'ava';
 import { type NodeGpu, verifyGrant } from '../../../../src/agent/allocation/verify-grant.ts';
 import { grantedOn } from '../../../../src/agent/grants/sums.ts';
 import { formatPodGrant, type PodGrant } from '../../../../src/api/grant-annotation.ts';
-import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
+import { GRANT_ANNOTATION, MEMORY_ANNOTATION, REQUEST_ANNOTATION } from '../../../../src/api/names.ts';
 import type { ContainerRequest, GpuShare, PodRequest } from '../../../../src/api/request.ts';
 import { formatPodRequest } from '../../../../src/api/request-annotation.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
@@ -169,4 +169,12 @@ test("process grants count one by one on a GPU, a pod's containers by concurrent
   ];
   t.deepEqual(grantedOn(grants, 'GPU-0'), { memoryBytes: (150 + 340 + 70) * MIB, coresPercent: 0, tenants: 5 });
   t.deepEqual(grantedOn(grants, 'GPU-1'), { memoryBytes: 0, coresPercent: 0, tenants: 0 });
+});
+
+test('amounts of containers that an operator resized are not those of the request', (t) => {
+  const pod = annotations([asks('a', bytes(400)), asks('b', bytes(200))], [got('a', [A, 700]), got('b', [A, 200])]);
+  t.like(verifyGrant(pod, [gpu(A)]), { ok: false, later: false });
+  t.true(verifyGrant({ ...pod, [MEMORY_ANNOTATION]: '{"a":"700Mi"}' }, [gpu(A)]).ok);
+  t.like(verifyGrant({ ...pod, [MEMORY_ANNOTATION]: '{"b":"200Mi"}' }, [gpu(A)]), { ok: false, later: false });
+  t.like(verifyGrant({ ...pod, [MEMORY_ANNOTATION]: '{"a":"700Mi"}' }, [gpu(A, 200)]), { ok: false, later: true });
 });

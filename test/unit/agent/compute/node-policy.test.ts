@@ -50,6 +50,7 @@ test('a refused share is reported once per text and applied when the GPU has cap
       namespace: 'local',
       pod: 'one',
       podUid: 'a',
+      reason: 'GPUComputeChangeRefused',
       message:
         'annotation cotenant.io/compute is not applied: GPU-0 has 30 % of its compute left for the pod, but 40 % are requested',
     },
