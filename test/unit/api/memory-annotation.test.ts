@@ -26,7 +26,7 @@ test('amounts are whole MiB by container, as Kubernetes writes quantities', (t) 
   const wrong: Record<string, string> = {
     '{': 'it is not JSON',
     '[]': 'a list of 0 is not an object',
-    '{"Main":"6Gi"}': 'Main: "Main" is not the name of a container',
+    '{"Main":"6Gi"}': 'Main: "Main" is not a container name',
     '{"main":"6"}': 'main: "6" is not an amount in whole MiB, such as "6Gi"',
     '{"main":"1025Ki"}': 'main: "1025Ki" is not an amount in whole MiB, such as "6Gi"',
     '{"main":"lots"}': 'main: "lots" is not an amount in whole MiB, such as "6Gi"',
@@ -42,7 +42,7 @@ test('one more change keeps those of other containers', (t) => {
   t.is(addMemorySize('broken', ['main'], MIB), '{"main":"1Mi"}');
 });
 
-test('a grant takes the amounts on all GPUs of the container, as limits too, and nothing else', (t) => {
+test('a grant takes the amounts on all GPUs of the container, also as limits', (t) => {
   const next = grantWithSizes(grant, new Map([['main', 2048 * MIB]]));
   t.deepEqual(next, {
     ok: true,
