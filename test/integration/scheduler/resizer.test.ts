@@ -46,7 +46,7 @@ async function twoPods(t: ExecutionContext) {
   return { api, one, two, running };
 }
 
-test('a pod gets more memory where its GPU has it, and less always; books and grants agree', async (t) => {
+test('a pod gets more memory where its GPU has it, and less always', async (t) => {
   const { api, one, running } = await twoPods(t);
   ask(api, one, '{"main":"700Mi"}');
   await eventually(() => (mibOf(one) === 700 ? true : undefined), 'it is granted');
@@ -91,7 +91,7 @@ test('what does not fit is refused once with the reason, and granted when it fit
   t.is(mibOf(one), 701);
 });
 
-test('growth stays reserved while the API server does not answer, and is given back after a refusal', async (t) => {
+test('growth stays reserved without an answer, and is given back after a refusal', async (t) => {
   const { api, one, running } = await twoPods(t);
   api.patchFault = 'forbidden';
   ask(api, one, '{"main":"600Mi"}');

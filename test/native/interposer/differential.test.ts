@@ -54,7 +54,7 @@ function startProgram(t: ExecutionContext, node: SimulatedNode, first: number, p
 }
 
 /** Work may be over sooner or later. */
-const told = ({ result }: Step) => (result === NOT_READY ? 0 : result);
+const settled = ({ result }: Step) => (result === NOT_READY ? 0 : result);
 
 /** A graph that a grant refuses to launch cannot be taken back where it was launched: it may have left its memory. */
 const isLaunched = ({ name, result }: Step, bare: Step | undefined) =>
@@ -79,7 +79,7 @@ function difference(granted: readonly Step[], bare: readonly Step[]): string | u
     if (!other || step.name !== other.name) return `step ${index}: ${step.name}, bare ${other?.name}`;
     const what = `step ${index}, ${step.name}: ${step.result} ${step.answer}, bare ${other.result} ${other.answer}`;
     if (step.result === OUT_OF_MEMORY) continue;
-    if (told(step) !== told(other) || step.answer !== other.answer) return what;
+    if (settled(step) !== settled(other) || step.answer !== other.answer) return what;
   }
   return undefined;
 }

@@ -22,7 +22,9 @@ test('the page lists every example', (t) => {
 });
 
 test('the webhook gives a share to the pod of every example', (t) => {
-  const configuration = configured({ rules: { dialects: ['ack', 'metagpu', 'hami', 'koordinator', 'kai'], enforcement: 'report' } });
+  const configuration = configured({
+    rules: { dialects: ['ack', 'metagpu', 'hami', 'koordinator', 'kai'], enforcement: 'report' },
+  });
   const names = readdirSync(join(ROOT, FOLDER));
   const pods = names.map((name) => [name, parse(readPage(`${FOLDER}/${name}`))] as const);
   const workloads = pods.filter(([, { kind }]) => kind !== 'ResourceQuota');

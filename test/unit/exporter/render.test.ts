@@ -9,6 +9,8 @@ import { type Collector, gauge } from '../../../src/exporter/collectors/collecto
 import { device } from '../../../src/exporter/collectors/device.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { COLLECTORS, createRenderer } from '../../../src/exporter/render.ts';
+import { createMetrics as createSchedulerMetrics } from '../../../src/scheduler/metrics.ts';
+import { createMetrics as createWebhookMetrics } from '../../../webhook/metrics.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 
@@ -62,7 +64,16 @@ test('the example has every metric of the dashboards', async (t) => {
       },
     ],
   });
-  const shown = seriesNames(text);
+  const webhook = createWebhookMetrics();
+  webhook.certificateLoaded(new Date());
+  const scheduler = createSchedulerMetrics();
+  const none = () => 0;
+  scheduler.addState({
+    epoch: () => undefined,
+    ...{ nodes: none, grantedPods: none, bindingsInFlight: none, overcommittedGpus: none },
+    invalid: () => ({ pods: 0, nodes: 0 }),
+  });
+  const shown = seriesNames([text, await webhook.render(), await scheduler.render()].join('\n'));
   t.deepEqual(
     Object.keys(METRICS).filter((name) => name.startsWith('cotenant_') && !shown.has(name)),
     [],

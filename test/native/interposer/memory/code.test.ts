@@ -21,7 +21,7 @@ async function startProgram(t: ExecutionContext, allocated: number) {
   return { node, client, block, charged, code };
 }
 
-test('a module that a full grant cannot hold is answered out of memory, and loads once there is room', async (t) => {
+test('a module beyond a full grant is out of memory, and loads once there is room', async (t) => {
   const { client, block, charged, code } = await startProgram(t, 1000);
   t.is((await load(client, 60))[0], OUT_OF_MEMORY);
   t.deepEqual([charged(), code()], [1000, 0], 'nothing is left of it');

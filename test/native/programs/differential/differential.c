@@ -26,7 +26,7 @@
 #define ADDRESSES (64 * MIB)
 
 static void *driver;
-static char *host; /* page-locked to nobody; as large as any copy */
+static char *host; /* not page-locked for any context; as large as any copy */
 
 static void *find(const char *name) {
     void *function = dlsym(driver, name);
