@@ -182,7 +182,7 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
 }
 
 testUnless(tools.ok ? undefined : tools.reason)(
-  'enforcement follows namespace, pod and administrator, with driver limits; memory is changed',
+  'enforcement follows namespace, pod and administrator; memory is changed',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!tools.ok) throw new Error(tools.reason);
