@@ -243,7 +243,7 @@ testWithHelm('Prometheus gets the job, instance and tenant labels that rules nee
   t.like(list(endpoint?.relabelings)[2], { action: 'labeldrop', regex: 'namespace|pod|container|service|endpoint' });
 });
 
-testWithHelm('the webhook can read its configuration, which lists the agent as a writer', (t) => {
+testWithHelm('the webhook can read its configuration, which lists agent and scheduler as writers', (t) => {
   const configuration = {
     annotationWriters: ['alice'],
     runtimeClassName: 'nvidia',
@@ -256,8 +256,8 @@ testWithHelm('the webhook can read its configuration, which lists the agent as a
     const read = parseConfiguration(parse(String(text)));
     t.true(read.ok, JSON.stringify(read));
     if (!read.ok) return;
-    const agent = `system:serviceaccount:${NAMESPACE}:cotenant-agent`;
-    t.is(read.value.annotationWriters.at(-1), agent);
+    const writers = ['agent', 'scheduler'].map((part) => `system:serviceaccount:${NAMESPACE}:cotenant-${part}`);
+    t.deepEqual(read.value.annotationWriters.slice(-2), writers);
     t.is(read.value.schedulerName, 'cotenant-scheduler');
     t.is(read.value.namespaces.size, 'configuration' in given ? 1 : 0);
   }
