@@ -94,10 +94,6 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['set', 'one', '--weight', '0'], /^cotenant: --weight 0: want 1 to 1000/],
   [['set', 'one', '--priority', 'low'], /^cotenant: --priority low: want normal or high/],
-  [
-    ['set', 'one', '--gpu-memory', '1Gi', '--kubeconfig', KUBECONFIG],
-    /^cotenant: --gpu-memory: is changed on the node itself, not in a cluster/,
-  ],
   [['set', '--gpu', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
   [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
   [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce or default/],
