@@ -50,6 +50,7 @@ static _Atomic uint32_t last_considered = NO_ENGINE; /* what it named when it wa
 static _Atomic int replacing_process;
 static SHIM_REST struct entry_engine later_engines[MAX_ENGINES - 1];
 static uint32_t switches;
+static _Atomic bool waits_for_room;   /* as many engines are loaded as can be: the wanted one follows at a later look */
 static _Atomic uint64_t next_look_ns; /* when to check next whether old engines can be unloaded */
 static uint64_t pause_ns;
 
@@ -231,6 +232,15 @@ static struct entry_engine *load_next(uint32_t number, char *why, size_t size) {
     return NULL;
 }
 
+static bool has_room(uint32_t named) {
+    uint32_t number = named ? named : COT_ENGINE_NUMBER;
+    if (atomic_load(&entry_working.engine)->descriptor->number == number || loaded(number)) return true;
+    for (unsigned i = 0; i < MAX_ENGINES; i++) {
+        if (!engine_at(i)->descriptor) return true;
+    }
+    return false;
+}
+
 static void replace(uint32_t named) {
     char why[PATH_MAX + 256];
     struct entry_engine *old = (struct entry_engine *)atomic_load(&entry_working.engine), *next = old;
@@ -288,11 +298,14 @@ bool entry_update_engine(uint64_t *answer) {
         if (!atomic_load(&first) && (!shim_real_library() || atomic_load(&load_failed) || !load_first())) return false;
         publish_first(atomic_load(&first));
     }
-    if ((now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) || wanted != last_considered) &&
+    if ((now_ns() >= atomic_load_explicit(&next_look_ns, memory_order_relaxed) ||
+         (wanted != last_considered && !atomic_load_explicit(&waits_for_room, memory_order_relaxed))) &&
         claim_replacement()) {
         atomic_store(&entry_working.attention, false);
         uint32_t named = atomic_load(&wanted);
-        if (named != NO_ENGINE && named != atomic_load(&last_considered) && is_attached()) replace(named);
+        bool is_new = named != NO_ENGINE && named != atomic_load(&last_considered) && is_attached();
+        atomic_store(&waits_for_room, is_new && !has_room(named));
+        if (is_new && !atomic_load(&waits_for_room)) replace(named);
         if (unload_old_engines()) {
             atomic_store(&next_look_ns, now_ns() + pause_ns);
             pause_ns = pause_ns < LAST_LOOK_NS ? pause_ns * 2 : LAST_LOOK_NS;
