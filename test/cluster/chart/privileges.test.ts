@@ -2,7 +2,7 @@
 // server's audit of their requests.
 import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
-import { COMPONENT_LABEL, GRANT_ANNOTATION } from '../../../src/api/names.ts';
+import { COMPONENT_LABEL, GRANT_ANNOTATION, MEMORY_RESIZED } from '../../../src/api/names.ts';
 import { testUnless } from '../../support/gate.ts';
 import { datagramPortsOf, type Listener, listenersOf } from '../../support/machine/sockets.ts';
 import { eventually } from '../../support/native/node.ts';
@@ -138,8 +138,10 @@ async function startUnseenPod(bed: Bed, agent: Pod, name: string, share: Record<
 testUnless(tools.ok ? undefined : tools.reason)('each component has only the permissions that it uses', async (t) => {
   t.timeout(BUILD_MS);
   if (!tools.ok) throw new Error(tools.reason);
+  const { configuration } = WHOLE_VALUES.webhook;
   const { bed, uuids } = await startWhole(tools, ['l4'], (line) => t.log(line), {
     ...WHOLE_VALUES,
+    webhook: { ...WHOLE_VALUES.webhook, configuration: { ...configuration, annotationWriters: ['admin'] } },
     scheduler: { ...WHOLE_VALUES.scheduler, overcommittedAfterSeconds: 1 },
   });
   t.teardown(() => bed.close());
@@ -212,6 +214,15 @@ testUnless(tools.ok ? undefined : tools.reason)('each component has only the per
   );
   t.is(stopped.type, 'Warning');
   t.is(bed.kubectl('delete', 'pod', 'rogue').code, 0);
+
+  // An administrator gives a running pod more memory.
+  bed.apply(podOf('grows', [clientOf(share)]));
+  await untilRunning(bed, 'grows');
+  t.is(bed.kubectl('annotate', 'pod', 'grows', 'cotenant.io/memory={"main":"2Gi"}').code, 0);
+  await untilPod(bed, 'grows', 'has more memory', ({ status }) =>
+    (status?.conditions ?? []).some(({ type, status: is }) => type === MEMORY_RESIZED && is === 'True'),
+  );
+  t.is(bed.kubectl('delete', 'pod', 'grows').code, 0);
 
   // Two leaders allocated one GPU; the owner of the later pod replaces it. Bindings in an excluded namespace are not
   // checked.
