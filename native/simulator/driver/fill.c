@@ -4,6 +4,7 @@
 #include "sim.h"
 
 void sim_fill_there(const abi_memset_node *fill) {
+    if (fill->width == 0) return; /* of nothing, which may be at no address */
     for (size_t row = 0; row < fill->height; row++) {
         char *at = (char *)(fill->to + row * fill->pitch);
         if (fill->element == 1) memset(at, (int)fill->value, fill->width);

