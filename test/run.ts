@@ -38,6 +38,9 @@ const FILES_AT_ONCE = Number(process.env.COTENANT_FILES_AT_ONCE ?? Math.min(2, a
 /** Shares, stalls and steps of kernels in real time. */
 const NATIVE_ALONE = [
   'compute/gate',
+  'compute/hostile-page',
+  'compute/kinds',
+  'compute/waiting-work',
   'sampler/gpm',
   'interposer/processes/slot-locks',
   'interposer/memory/quota',
