@@ -243,7 +243,7 @@ testWithHelm('Prometheus gets the job, instance and tenant labels that rules nee
   t.like(list(endpoint?.relabelings)[2], { action: 'labeldrop', regex: 'namespace|pod|container|service|endpoint' });
 });
 
-testWithHelm('the webhook can read its configuration, which lists agent and scheduler as writers', (t) => {
+testWithHelm('the webhook can read its configuration, with agent and scheduler as writers', (t) => {
   const configuration = {
     annotationWriters: ['alice'],
     runtimeClassName: 'nvidia',
