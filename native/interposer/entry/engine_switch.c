@@ -306,7 +306,7 @@ bool entry_update_engine(uint64_t *answer) {
         bool is_new = named != NO_ENGINE && named != atomic_load(&last_considered) && is_attached();
         atomic_store(&waits_for_room, is_new && !has_room(named));
         if (is_new && !atomic_load(&waits_for_room)) replace(named);
-        if (unload_old_engines()) {
+        if (unload_old_engines() || atomic_load(&waits_for_room)) {
             atomic_store(&next_look_ns, now_ns() + pause_ns);
             pause_ns = pause_ns < LAST_LOOK_NS ? pause_ns * 2 : LAST_LOOK_NS;
             atomic_store(&entry_working.attention, true);
