@@ -37,17 +37,32 @@ class Arbiter:
                 raise TimeoutError(f"plan {self._number} is not in force")
 
     def report(self, timeout_s: float = 15) -> dict:
-        """Its next report: plan, and of each page by number what was charged until then, on its first GPU and
-        on all."""
+        """The first report that comes from now on: plan, and of each page by number what was charged until then, on its
+        first GPU and on all. It may be of a moment just before, but never one that lay in the pipe."""
+        while self._readable(0):
+            self._read()
+        while b"\n" in self._heard:
+            self._take_line()
         deadline = time.monotonic() + timeout_s
-        out = self._child.stdout.fileno()
         while b"\n" not in self._heard:
-            if not select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self._readable(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"nothing from the arbiter within {timeout_s:g} s")
-            more = os.read(out, 65536)
-            if not more:
-                raise RuntimeError(f"the arbiter ended with {self._child.wait()}")
-            self._heard += more
+            self._read()
+        plan = self._take_line()
+        return {"plan": plan, "pages": {number: gpus[0] for number, gpus in self._pages.items()},
+                "gpus": dict(self._pages)}
+
+    def _readable(self, timeout_s: float) -> bool:
+        return bool(select.select([self._child.stdout], [], [], timeout_s)[0])
+
+    def _read(self) -> None:
+        more = os.read(self._child.stdout.fileno(), 65536)
+        if not more:
+            raise RuntimeError(f"the arbiter ended with {self._child.wait()}")
+        self._heard += more
+
+    def _take_line(self) -> int:
+        """Keeps what a report says of each page, for not each one names all; its plan's number."""
         line, self._heard = self._heard.split(b"\n", 1)
         report = json.loads(line)
         if "problem" in report:
@@ -56,8 +71,7 @@ class Arbiter:
             if "broken" in page:
                 raise RuntimeError(f"the arbiter: page {page['id']}: {page['broken']}")
             self._pages[int(page["id"])] = page["gpus"]
-        return {"plan": report["plan"], "pages": {number: gpus[0] for number, gpus in self._pages.items()},
-                "gpus": dict(self._pages)}
+        return report["plan"]
 
     def end(self) -> None:
         self._child.kill()

@@ -21,7 +21,7 @@ static uint64_t some_bytes(const struct step *step) {
 }
 
 static bool packed(int device, uint64_t bytes) {
-    return bytes < 1u << 20 && bytes < shared->granule[gpu_of[device]];
+    return bytes <= 1u << 20 && bytes < shared->granule[gpu_of[device]];
 }
 
 /* Is there free memory in a row beside what small requests of this context took? */

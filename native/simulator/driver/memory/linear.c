@@ -112,9 +112,8 @@ static void drop_small_block(struct sim_region *block) {
 
 static int linear_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *pointer) {
     if (bytes == 0) return ABI_ERROR_INVALID_VALUE;
-    /* From 1 MiB on a request gets pages of its own; with a smaller granule, from one granule on. */
-    uint64_t granule = granule_of(context);
-    if (bytes < (granule < (1u << 20) ? granule : 1u << 20)) return small_alloc(context, bytes, pointer);
+    /* Above 1 MiB a request gets pages of its own; with a smaller granule, from one granule on. */
+    if (bytes <= 1u << 20 && bytes < granule_of(context)) return small_alloc(context, bytes, pointer);
     struct sim_region *region;
     int result = allocate_region(context, SIM_LARGE, bytes, SIM_KIND_LINEAR, &region);
     if (result == ABI_SUCCESS) *pointer = sim_region_address(region);

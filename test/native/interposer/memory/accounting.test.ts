@@ -8,6 +8,8 @@ import { type GrantGpu, MIB, makeGrant } from '../../../support/product/grant.ts
 
 const [INVALID_DEVICE, NOT_SUPPORTED] = [101, 801];
 const GIB = 1024 * MIB;
+/** What a real driver did (test/gpu/observed/README.md). */
+const OBSERVED = join(import.meta.dirname, '../../../gpu/observed/h100-580.159.04.json');
 
 test('a program sees its grant as total memory, and more is refused as out of memory', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
@@ -65,6 +67,28 @@ test('every form of allocation is charged, refused beyond the grant, and release
   t.is(result, 0);
   t.is(await left(), whole - Math.ceil((pitch * 40) / (2 * MIB)) * 2 * MIB);
   t.is((await client.ask(`host ${512 * MIB}`))[0], 0, 'host memory is not device memory');
+});
+
+type Rounding = { readonly [bytes: string]: { readonly blocks: number; readonly bytes: number } };
+
+test('blocks are charged what they were observed to take of an H100', async (t) => {
+  const observed = JSON.parse(readFileSync(OBSERVED, 'utf8')) as {
+    readonly steps: readonly { readonly id: string; readonly data: { readonly linear?: Rounding } }[];
+  };
+  const rows = Object.entries(observed.steps.find(({ id }) => id === 'rounding.linear')?.data.linear ?? {});
+  t.true(rows.some(([bytes, { blocks }]) => Number(bytes) === MIB && blocks > 1));
+  const node = await startNode(t, '--gpu', 'h100');
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 1024 * MIB }]);
+  for (const [size, { blocks, bytes }] of rows.filter(([, row]) => row.blocks <= 512)) {
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    const before = (await client.ask('info'))[1] ?? 0;
+    const held = () => node.usage().clients.find(({ pid }) => pid === client.pid)?.gpus[0]?.bytes ?? 0;
+    const heldBefore = held();
+    for (let block = 0; block < blocks; block++) await client.must(`alloc ${size}`);
+    t.is(before - ((await client.ask('info'))[1] ?? 0), bytes, `${blocks} blocks of ${size} bytes by the ledger`);
+    t.is(held() - heldBefore, bytes, `${blocks} blocks of ${size} bytes by the driver`);
+    await client.end();
+  }
 });
 
 test('physical memory stays charged while mapped, also after its handle was released', async (t) => {
