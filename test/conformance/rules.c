@@ -180,6 +180,12 @@ CUfunction kernel(const char *name) {
     return function;
 }
 
+int driver_version(void) {
+    int version = 0;
+    OK(cuDriverGetVersion(&version));
+    return version;
+}
+
 int device_attribute(int attribute) {
     int value = -1;
     OK(cuDeviceGetAttribute(&value, attribute, 0));

@@ -75,6 +75,8 @@ CUevent new_event(unsigned flags);
 CUdeviceptr new_memory(size_t bytes);
 /* A kernel of rules.c, by name: "nothing" takes no arguments, "one_argument" a pointer; both end at once. */
 CUfunction kernel(const char *name);
+/* CUDA version of the driver, as 1000 x major + 10 x minor: what later headers name is not asked of it. */
+int driver_version(void);
 int device_attribute(int attribute);
 CUcontext current_context(void);
 

@@ -122,8 +122,8 @@ NVML_EXPORT nvmlDeviceGetMemoryInfo(nvml_abi_device device, struct nvml_abi_memo
 }
 NVML_EXPORT nvmlDeviceGetMemoryInfo_v2(nvml_abi_device device, struct nvml_abi_memory_v2 *out) {
     NVML_ENTER_ANY(out);
-    NVML_REQUIRE(out->version == NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2),
-                 NVML_ABI_ARGUMENT_VERSION_MISMATCH);
+    /* An unknown version is no mismatch: 580.159.04 answers as if it lacked the function. */
+    NVML_REQUIRE(out->version == NVML_ABI_STRUCT_VERSION(struct nvml_abi_memory_v2, 2), NVML_ABI_FUNCTION_NOT_FOUND);
     const struct sim_gpu_facts *facts = NVML_FACTS;
     out->total = facts->total_bytes;
     out->reserved = facts->reserved_bytes;

@@ -82,7 +82,15 @@ RULE(detach_of_another_use_keeps, .source = OLD_API "cuCtxDetach", .calls = "cuC
     OK(cuCtxAttach(&attached, 0));
     OK(cuCtxDetach(context));
     TRUE(current_context() == context);
-    new_memory(1);
+    OK(cuCtxSynchronize());
+}
+
+/* "3010 context with 3020 API calls": the forms since CUDA 3.2 refuse a context that an older one has created. */
+RULE(calls_of_another_version, .source = DRIVER_API "CUDA_ERROR_INVALID_CONTEXT, cuCtxGetApiVersion",
+     .calls = "cuCtxCreate cuMemAlloc_v2") {
+    CUdeviceptr memory = 0;
+    first_context();
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc_v2(&memory, 1));
 }
 
 RULE(pop_of_one_used_twice, .source = OLD_API "cuCtxPopCurrent", .calls = "cuCtxPopCurrent cuCtxAttach",
@@ -104,5 +112,5 @@ static void destroy_shared(void) {
 RULE(destroy_of_another_threads, .source = OLD_API "cuCtxDestroy", .calls = "cuCtxDestroy", .recalled = true) {
     shared = first_context();
     in_thread(destroy_shared);
-    new_memory(1);
+    OK(cuCtxSynchronize());
 }

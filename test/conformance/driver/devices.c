@@ -210,7 +210,11 @@ RULE(pci_unknown, .source = DRIVER_API "Memory Management, cuDeviceGetByPCIBusId
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuDeviceGetByPCIBusId(&device, NULL));
 }
 
-/* The name of an error is that of the enumerator. */
+/* The name of an error is that of the enumerator. The public header of CUDA 13.0 lacks five of 13.5's, and what a
+ * driver does not recognize is an invalid value. */
+static bool is_newer_error(int code) {
+    return code == 227 || (code >= 917 && code <= 919);
+}
 RULE(error_names, .source = DRIVER_API "Error Handling, cuGetErrorName", .calls = "cuGetErrorName") {
     static const struct {
         int code;
@@ -220,7 +224,9 @@ RULE(error_names, .source = DRIVER_API "Error Handling, cuGetErrorName", .calls 
     };
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         const char *name = NULL;
-        OK(cuGetErrorName((CUresult)errors[i].code, &name));
+        CUresult result = cuGetErrorName((CUresult)errors[i].code, &name);
+        if (result == CUDA_ERROR_INVALID_VALUE && driver_version() < 13050 && is_newer_error(errors[i].code)) continue;
+        OK(result);
         TRUE(name && !strcmp(name, errors[i].name));
     }
 }

@@ -48,13 +48,6 @@ RULE(beyond_driver, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAd
            cuGetProcAddress_v2("cuMemAlloc", &f, version + 1000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
 }
 
-/* A null name, and a null place for the pointer, are invalid values. */
-RULE(nulls, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAddress", .calls = "cuGetProcAddress_v2") {
-    void *f;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2(NULL, &f, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", NULL, 12000, CU_GET_PROC_ADDRESS_DEFAULT, NULL));
-}
-
 /* A flag that does not exist is an invalid value. */
 RULE(flags, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAddress", .calls = "cuGetProcAddress_v2") {
     void *f;

@@ -274,14 +274,6 @@ RULE(memory_sums, .source = NVML "nvmlMemory_t, nvmlMemory_v2_t",
     TRUE(two.total >= two.free + two.used + two.reserved);
 }
 
-RULE(memory_version, .source = NVML "nvmlMemory_v2_t", .calls = "nvmlDeviceGetMemoryInfo_v2", .recalled = true) {
-    nvmlMemory_v2_t memory = {.version = 0};
-    nvmlDevice_t device = device_of_rule();
-    EXPECT_NVML(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nvmlDeviceGetMemoryInfo_v2(device, &memory));
-    memory.version = NVML_VERSION_OF(nvmlMemory_v2_t, 9);
-    EXPECT_NVML(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, nvmlDeviceGetMemoryInfo_v2(device, &memory));
-}
-
 /* What a program allocates is used memory of its device. */
 RULE(memory_follows_allocations, .source = NVML "nvmlDeviceGetMemoryInfo",
      .calls = "nvmlDeviceGetMemoryInfo cuMemAlloc_v2") {

@@ -211,13 +211,6 @@ RULE(loading_eager, .source = DRIVER_API "Module Management, cuModuleGetLoadingM
     TRUE(mode == CU_MODULE_EAGER_LOADING);
 }
 
-/* A null place for the mode is an invalid value. */
-RULE(loading_null, .source = DRIVER_API "Module Management, cuModuleGetLoadingMode",
-     .calls = "cuInit cuModuleGetLoadingMode") {
-    OK(cuInit(0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleGetLoadingMode(NULL));
-}
-
 /* A function that was loaded is loaded, and loading it again changes nothing. */
 RULE(function_loaded, .source = DRIVER_API "Execution Control, cuFuncLoad, cuFuncIsLoaded",
      .calls = "cuModuleGetFunction cuFuncLoad cuFuncIsLoaded") {

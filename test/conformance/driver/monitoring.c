@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../memory.h"
@@ -67,7 +68,7 @@ RULE(processes_without_context, .source = NVML "nvmlDeviceGetComputeRunningProce
 
 RULE(processes_null, .source = NVML "nvmlDeviceGetComputeRunningProcesses_v3",
      .calls = "nvmlDeviceGetComputeRunningProcesses_v3") {
-    unsigned count = 4;
+    unsigned count = 4096; /* enough for all processes: too few are another error */
     nvmlProcessInfo_t list[4];
     nvmlDevice_t device = busy_device();
     EXPECT_NVML(NVML_ERROR_INVALID_ARGUMENT, nvmlDeviceGetComputeRunningProcesses_v3(device, NULL, list));
@@ -99,9 +100,10 @@ RULE(process_details, .source = NVML "nvmlDeviceGetRunningProcessDetailList",
 /* Without samples since the time that was given there is nothing to be found. */
 RULE(process_utilization_none, .source = NVML "nvmlDeviceGetProcessUtilization",
      .calls = "nvmlDeviceGetProcessUtilization") {
-    unsigned count = 16;
-    nvmlProcessUtilizationSample_t samples[16];
-    EXPECT_NVML(NVML_ERROR_NOT_FOUND, nvmlDeviceGetProcessUtilization(device_of_rule(), samples, &count, ~0ull >> 1));
+    unsigned count = 1024;
+    nvmlProcessUtilizationSample_t samples[1024];
+    unsigned long long tomorrow = ((unsigned long long)time(NULL) + 86400) * 1000000;
+    EXPECT_NVML(NVML_ERROR_NOT_FOUND, nvmlDeviceGetProcessUtilization(device_of_rule(), samples, &count, tomorrow));
 }
 
 RULE(processes_utilization_version, .source = NVML "nvmlDeviceGetProcessesUtilizationInfo",

@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A context is no peer of itself. */
+/* A context is no peer of itself, and no device is a peer of itself. */
 RULE(self, .source = DRIVER_API "Peer Context Memory Access, cuCtxEnablePeerAccess", .calls = "cuCtxEnablePeerAccess") {
     primary_context();
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(current_context(), 0));
+    ONE_OF(cuCtxEnablePeerAccess(current_context(), 0), CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 }
 
 /* Without a current context there is no peer. */

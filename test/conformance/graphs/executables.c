@@ -195,22 +195,6 @@ RULE(event_nodes_wait, .source = DRIVER_API "cuGraphAddEventWaitNode",
     OK(cuStreamSynchronize(stream));
 }
 
-RULE(launch_in_a_capture_is_a_child, .source = DRIVER_API "CUgraphNodeType",
-     .calls = "cuGraphLaunch cuStreamBeginCapture_v2", .recalled = true) {
-    CUgraphNode node = NULL;
-    size_t count = 1;
-    CUgraph graph = new_graph(), captured = NULL;
-    memset_node(graph, 1);
-    CUgraphExec exec = instantiated(graph);
-    CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
-    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamEndCapture(stream, &captured));
-    OK(cuGraphGetNodes(captured, &node, &count));
-    SAME(1, count);
-    SAME(CU_GRAPH_NODE_TYPE_GRAPH, type_of(node));
-}
-
 /* ---- user objects ---- */
 static int destroyed;
 static void destroy_object(void *data) {

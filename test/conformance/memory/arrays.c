@@ -225,22 +225,6 @@ RULE(copy_beyond, .source = DRIVER_API "Memory Management, cuMemcpy2D", .calls =
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&to));
 }
 
-/* An offset into an array is a multiple of the element's size. */
-RULE(copy_element_offset, .source = DRIVER_API "Memory Management, cuMemcpy2D", .calls = "cuMemcpy2D_v2") {
-    primary_context();
-    CUarray array = plane(16, 4);
-    char from[4096];
-    CUDA_MEMCPY2D to = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                        .srcHost = from,
-                        .srcPitch = 128,
-                        .dstXInBytes = 2,
-                        .dstMemoryType = CU_MEMORYTYPE_ARRAY,
-                        .dstArray = array,
-                        .WidthInBytes = 4,
-                        .Height = 1};
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&to));
-}
-
 /* An array that is not sparse has no sparse properties. */
 RULE(sparse_properties, .source = DRIVER_API "Memory Management, cuArrayGetSparseProperties",
      .calls = "cuArrayGetSparseProperties") {

@@ -265,15 +265,6 @@ RULE(copy_3d_low_height, .source = DRIVER_API "Memory Management, cuMemcpy3D", .
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D_v2(&copy));
 }
 
-/* The levels of detail must be 0. */
-RULE(copy_3d_level, .source = DRIVER_API "Memory Management, cuMemcpy3D", .calls = "cuMemcpy3D_v2") {
-    primary_context();
-    char from[128];
-    CUDA_MEMCPY3D copy = block_to(new_memory(4096), from);
-    copy.dstLOD = 1;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D_v2(&copy));
-}
-
 /* A copy between contexts may name the same one twice. */
 RULE(copy_peer_same_context, .source = DRIVER_API "Memory Management, cuMemcpyPeer",
      .calls = "cuMemcpyHtoD_v2 cuMemcpyPeer cuMemcpyDtoH_v2") {

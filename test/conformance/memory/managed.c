@@ -64,13 +64,6 @@ RULE(freed, .source = DRIVER_API "Memory Management, cuMemAllocManaged", .calls 
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(p));
 }
 
-/* Managed memory beyond host and device together is out of memory. */
-RULE(too_large, .source = DRIVER_API "Memory Management, cuMemAllocManaged", .calls = "cuMemAllocManaged") {
-    primary_context();
-    CUdeviceptr p;
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocManaged(&p, (size_t)1 << 46, CU_MEM_ATTACH_GLOBAL));
-}
-
 /* Managed memory is attached to a created stream. */
 RULE(attach_single, .source = DRIVER_API "Stream Management, cuStreamAttachMemAsync",
      .calls = "cuStreamCreate cuStreamAttachMemAsync cuStreamSynchronize") {
@@ -101,18 +94,6 @@ RULE(attach_whole, .source = DRIVER_API "Stream Management, cuStreamAttachMemAsy
 RULE(attach_part, .source = DRIVER_API "Stream Management, cuStreamAttachMemAsync", .calls = "cuStreamAttachMemAsync") {
     primary_context();
     FAILS(cuStreamAttachMemAsync(NULL, managed(MIB), 4096, CU_MEM_ATTACH_HOST));
-}
-
-/* The flag is exactly one of the three. */
-RULE(attach_flags, .source = DRIVER_API "Stream Management, cuStreamAttachMemAsync",
-     .calls = "cuStreamCreate cuStreamAttachMemAsync") {
-    primary_context();
-    CUstream s;
-    CUdeviceptr p = managed(MIB);
-    OK(cuStreamCreate(&s, 0));
-    FAILS(cuStreamAttachMemAsync(s, p, 0, 0));
-    FAILS(cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_SINGLE));
-    FAILS(cuStreamAttachMemAsync(s, p, 0, 8));
 }
 
 /* Device memory cannot be attached. */

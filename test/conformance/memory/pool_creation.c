@@ -89,6 +89,7 @@ RULE(create_locality_domain, .source = DRIVER_API "Stream Ordered Memory Allocat
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN}};
     CUmemoryPool pool;
     int type = -9;
+    NEEDS(driver_version() >= 13050, "needs CUDA 13.5");
     NEEDS(device_attribute(CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT) == 1,
           "the device attribute LOCALITY_DOMAIN_COUNT is not 1");
     OK(cuMemPoolCreate(&pool, &props));
@@ -164,6 +165,7 @@ RULE(largest_size_reported, .source = DRIVER_API "Stream Ordered Memory Allocato
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                             .max_size = 64 * MIB};
     CUmemoryPool pool;
+    NEEDS(driver_version() >= 13050, "needs CUDA 13.5");
     OK(cuMemPoolCreate(&pool, &props));
     uint64_t most = value_of(pool, CU_MEMPOOL_ATTR_MAX_POOL_SIZE);
     TRUE(most >= 64 * MIB && most != (uint64_t)-1);

@@ -254,6 +254,7 @@ RULE(null_value, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoo
 RULE(properties, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolGetAttribute",
      .calls = "cuDeviceGetDefaultMemPool cuMemPoolGetAttribute") {
     primary_context();
+    NEEDS(driver_version() >= 13050, "needs CUDA 13.5");
     CUmemoryPool pools[2] = {device_pool()};
     OK(cuDeviceGetDefaultMemPool(&pools[1], 0));
     for (int i = 0; i < 2; i++) {

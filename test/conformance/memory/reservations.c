@@ -312,6 +312,7 @@ RULE(create_locality_domain, .source = DRIVER_API "Virtual Memory Management, cu
     primary_context();
     CUmemGenericAllocationHandle h;
     CUmemAllocationProp got;
+    NEEDS(driver_version() >= 13050, "needs CUDA 13.5");
     NEEDS(device_attribute(CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT) == 1,
           "the device attribute LOCALITY_DOMAIN_COUNT is not 1");
     size_t before = free_memory();

@@ -92,8 +92,10 @@ RULE(imported_not_exported, .source = DRIVER_API "Stream Ordered Memory Allocato
     CUmemoryPool mine, other = imported(&mine);
     int types = -9, fd;
     TRUE(other);
-    OK(cuMemPoolGetAttribute(other, CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES, &types));
-    TRUE(types == CU_MEM_HANDLE_TYPE_NONE);
+    if (driver_version() >= 13050) {
+        OK(cuMemPoolGetAttribute(other, CU_MEMPOOL_ATTR_EXPORT_HANDLE_TYPES, &types));
+        TRUE(types == CU_MEM_HANDLE_TYPE_NONE);
+    }
     EXPECT(CUDA_ERROR_INVALID_VALUE,
            cuMemPoolExportToShareableHandle(&fd, other, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }

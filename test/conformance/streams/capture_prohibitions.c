@@ -129,13 +129,6 @@ RULE(mode_is_of_one_thread, .source = DRIVER_API "cuThreadExchangeStreamCaptureM
     in_thread(expect_global);
 }
 
-RULE(mode_that_is_unknown, .source = DRIVER_API "cuThreadExchangeStreamCaptureMode",
-     .calls = "cuThreadExchangeStreamCaptureMode") {
-    int mode = 9;
-    primary_context();
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
-}
-
 static void allocate_in_thread(void) {
     CUdeviceptr memory = 0;
     primary_context();

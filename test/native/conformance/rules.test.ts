@@ -1,8 +1,10 @@
 // NVIDIA's documented rules of the CUDA driver (test/conformance), asked of the simulated driver bare and through the
 // interposer.
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import test from 'ava';
-import { askRules, complaints, FORMS, PROGRAM, readKnown, readRules } from './forms.ts';
+import { askRules, complaints, FORMS, PROGRAM, readDrivers, readKnown, readRules } from './forms.ts';
 
 /** For all rules in one form. */
 const MOST_MS = 60_000;
@@ -28,12 +30,26 @@ test('each rule has a name, a source and calls, each exception a reason', (t) =>
   }
   for (const [id, { reason, forms }] of Object.entries(readKnown())) {
     t.true(ids.includes(id), `known.json names ${id}, which is no rule`);
-    t.regex(reason, /^(simulator|interposer|program): \S/, id);
+    t.regex(reason, /^(simulator: \S|interposer: \S|program: \S|driver: as \S+ does$)/, id);
     t.true(
       (forms ?? FORMS).every((form) => FORMS.includes(form)),
       id,
     );
   }
+});
+
+test('what drivers answer otherwise is of rules, and in the page', (t) => {
+  const ids = listed.map(({ id }) => id);
+  const page = readFileSync(join(import.meta.dirname, '../../../docs/develop/conformance.md'), 'utf8');
+  const rows = [...page.matchAll(/^\| `(\S+)` \| (\S+) \| (.*) \|$/gm)].map(([, ...row]) => row);
+  const departures = [...readDrivers()].flatMap(([driver, { departures }]) =>
+    Object.entries(departures).map(([id, answer]) => [id, driver, answer]),
+  );
+  for (const [id = ''] of departures) t.true(ids.includes(id), `${id} is no rule`);
+  t.deepEqual(
+    rows.map(([id, driver]) => `${id} ${driver}`),
+    departures.map(([id, driver]) => `${id} ${driver}`),
+  );
 });
 
 for (const form of FORMS) {

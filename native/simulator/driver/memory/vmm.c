@@ -180,8 +180,11 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = sim_physical_of(handle);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
-    if (physical && region && !flags && offset % SIM_PAGE == 0 && offset <= physical->bytes &&
-        bytes <= physical->bytes - offset) {
+    /* 580.159.04 has a result of its own for what does not lie in the memory, or on its granules. */
+    if (physical &&
+        ((pointer | bytes | offset) % SIM_PAGE || offset > physical->bytes || bytes > physical->bytes - offset))
+        result = ABI_ERROR_NOT_SUPPORTED;
+    else if (physical && region && !flags) {
         bool empty = true;
         for (uint64_t i = 0; i < bytes / SIM_PAGE; i++) empty = empty && !region->mapped[first + i];
         if (empty && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
@@ -216,14 +219,12 @@ SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
-    if (region) { /* not part of a mapping */
-        uint64_t end = first + bytes / SIM_PAGE;
-        bool full = region->starts[first] && (end == region->pages || !region->mapped[end] || region->starts[end]);
-        for (uint64_t i = first; i < end; i++) full = full && region->mapped[i];
-        if (full) {
-            sim_unmap_pages(region, first, bytes / SIM_PAGE);
-            result = ABI_SUCCESS;
-        }
+    if (region) { /* not part of a mapping; with 580.159.04 a range in which nothing is mapped is no error */
+        uint64_t end = first + bytes / SIM_PAGE, mapped = 0;
+        bool whole = region->starts[first] && (end == region->pages || !region->mapped[end] || region->starts[end]);
+        for (uint64_t i = first; i < end; i++) mapped += region->mapped[i] != NULL;
+        if (mapped == end - first && whole) sim_unmap_pages(region, first, mapped);
+        if (mapped == 0 || (mapped == end - first && whole)) result = ABI_SUCCESS;
     }
     pthread_mutex_unlock(&sim.lock);
     return result;
