@@ -287,8 +287,18 @@ static void burst(const struct request *request, struct answer *answer) {
     for (unsigned i = 0; i < request->lanes; i++) answer->refusals += lanes[i].answer.refusals;
 }
 
+/* What a module is charged is measured beside what other processes allocate and free, so it may be too much for as long
+ * as the module is loaded. */
+static void settle_modules(struct lane *lane) {
+    while (lane->modules.count) {
+        CU("cuModuleUnload", (abi_module), lane->modules.at[0]);
+        REMOVE(lane->modules, 0);
+    }
+}
+
 static void do_settle(struct answer *answer) {
     if (lanes[0].answer.away) return;
+    for (unsigned i = 0; i < LANES; i++) settle_modules(&lanes[i]);
     for (unsigned i = 0; i < LANES; i++) settle(&lanes[i]);
     settle_graphs();
     answer->stale = false;

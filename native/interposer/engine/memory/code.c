@@ -1,9 +1,9 @@
 /* Code near a full grant. No call says how much memory a module takes: the agent finds it in the driver's count, which
  * is too late for a program that could have had an error. So near a full grant the GPU's free memory before and after
- * says it. Other processes allocate and free in between, so the module is loaded, unloaded and loaded again, and the
- * least of the differences counts; before it is refused this is done several times. More than the module took is not
- * charged or refused, unless others allocate and free in step with it all the time. Kernels that are loaded at first
- * use are not seen here. */
+ * says it. Other processes allocate and free in between, so the module is loaded, unloaded and loaded again, until
+ * loading and unloading agree, and the least of the differences counts; before it is refused this is done several
+ * times. More than the module took is not charged or refused, unless others allocate and free in step with it all the
+ * time. Kernels that are loaded at first use are not seen here. */
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
@@ -51,13 +51,13 @@ static abi_result load_measured(const struct load *load, uint64_t *taken) {
     return result;
 }
 
-/* Unloads what was loaded; lowers *least to what that gave back. */
-static abi_result unload_measured(const struct load *load, uint64_t *least) {
+/* Unloads what was loaded; by how much that made the GPU's free memory grow. False: it is still loaded. */
+static bool unload_measured(const struct load *load, uint64_t *given) {
     uint64_t before = free_bytes();
-    abi_result result = CALL_REAL(cuModuleUnload, (abi_module), *load->out);
-    uint64_t after = free_bytes(), given = after > before ? after - before : 0;
-    if (given < *least) *least = given;
-    return result;
+    if (CALL_REAL(cuModuleUnload, (abi_module), *load->out) != ABI_SUCCESS) return false;
+    uint64_t after = free_bytes();
+    *given = after > before ? after - before : 0;
+    return true;
 }
 
 static bool is_nearly_full(uint32_t gpu) {
@@ -80,13 +80,15 @@ static void add_block(const struct load *load, uint32_t gpu, void *context, uint
 }
 
 static abi_result load_nearly_full(const struct load *load, uint32_t gpu, void *context) {
-    uint64_t least = UINT64_MAX, again;
-    for (int round = 0; round < ROUNDS; round++) {
+    uint64_t least = UINT64_MAX, again, given;
+    for (int round = 1; round <= ROUNDS; round++) {
         abi_result result = load_measured(load, &again);
         if (again < least) least = again;
         if (result != ABI_SUCCESS || least == 0) return result;
-        if (unload_measured(load, &least) != ABI_SUCCESS) return ABI_SUCCESS;
-        if (!cot_reserve(gpu, least)) continue;
+        if (!unload_measured(load, &given)) return ABI_SUCCESS;
+        bool agreed = given == again;
+        if (given < least) least = given;
+        if ((!agreed && round < ROUNDS) || !cot_reserve(gpu, least)) continue;
         result = load_measured(load, &again);
         uint64_t charge = again < least ? again : least;
         cot_commit(gpu, least, result == ABI_SUCCESS ? charge : 0);
