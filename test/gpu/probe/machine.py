@@ -17,8 +17,8 @@ SIMULATOR = BUILD / "cotenant-simulator"
 SIMULATED_GPU = "h100"
 SIMULATED_UUID = "GPU-51a0c07e-4a27-4551-8d21-6e10"
 #: What steps run that is ours (`make -C native probe`).
-PROGRAMS = ("libcotenant.so", ENGINE, "libcotenant-nvml.so", "cotenant-calibrate", "cotenant-arbitrate", "tests/grant",
-            "tests/conformance-rules", "bench/calls", "probe/events")
+PROGRAMS = ("libcotenant.so", ENGINE, "libcotenant-nvml.so", "cotenant-calibrate", "cotenant-arbitrate",
+            "cotenant-sampler", "tests/grant", "tests/conformance-rules", "bench/calls", "probe/events")
 #: Where drivers lie that the loader does not know of.
 _FOLDERS = (
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", f"/usr/lib/{platform.machine()}-linux-gnu/nvidia/current",

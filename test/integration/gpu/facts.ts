@@ -76,6 +76,8 @@ export const COMPARED: readonly string[] = [
   'nvml.detail/sameAsComputeList',
   'nvml.memory/blocks',
   'nvml.memory/refused',
+  'nvml.sampler/allNamed',
+  'nvml.sampler/allBytesRight',
   'nvml.zombies/*/keepsBlock',
   'nvml.zombies/stopped/listed',
   'nvml.zombies/zombie/listed',

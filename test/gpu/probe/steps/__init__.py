@@ -18,10 +18,10 @@ from . import (
     runtime,
     timeslice,
 )
-from .nvml import cost, lists, memory, rights, utilization
+from .nvml import cost, lists, memory, rights, sampler, utilization
 
 _MODULES = (conformance, cost, events, exports, gating, green, identity, latency, leases, lists, memory, mps, othergpus,
-            pools, residuals, rights, rounding, runtime, timeslice, utilization)
+            pools, residuals, rights, rounding, runtime, sampler, timeslice, utilization)
 _BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
 
 #: With these each question has been asked.
@@ -33,7 +33,7 @@ FIRST = (
 )
 #: What these ask has been answered in another way.
 THEN = (
-    "runtime.pytorch", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
+    "nvml.sampler", "runtime.pytorch", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
     "rounding.othergpus", "conformance",
 )
 if sorted((*FIRST, *THEN)) != sorted(_BY_ID):
