@@ -76,6 +76,7 @@ enum {
     SIM_KIND_LIMITS, /* heap, stack and printf buffer of a context, beyond their defaults */
     SIM_KIND_ARRAY,
     SIM_KIND_EXTERNAL,
+    SIM_KIND_GREEN, /* what green contexts take beside the primary one */
     SIM_KIND_COUNT
 };
 enum { SIM_PROCESS_GET_STATE, SIM_PROCESS_LOCK, SIM_PROCESS_CHECKPOINT, SIM_PROCESS_RESTORE, SIM_PROCESS_UNLOCK };

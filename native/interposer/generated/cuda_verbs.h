@@ -861,7 +861,7 @@
     X(9, "reserve", "context", "a context costs what the agent measured on this GPU") \
     X(10, "release", "context", "destroying a context frees all that was allocated in it") \
     X(11, "pass", "context-state", "selects, reads or configures an existing context") \
-    X(12, "track", "green", "another handle of a green context, which is charged already") \
+    X(12, "track", "green", "the handle by which a green context can be current") \
     X(13, "pass", "order", "orders or signals work: a signal held back would block the work that waits for it") \
     X(14, "reserve", "limits", "heap, printf buffer and stacks beyond their size when contexts were measured") \
     X(15, "release", "external", "the end of an import releases its charge") \
@@ -879,7 +879,7 @@
     X(27, "pass", "graph-editing", "describes work without running it; memory nodes are read when the graph is instantiated") \
     X(28, "reserve", "graphs", "the memory nodes of a graph must fit; the charge is what the driver has reserved for graphs") \
     X(29, "gate", "launch", "starts kernels") \
-    X(30, "reserve", "green", "a green context is charged as a context, and so is the primary one that it keeps alive") \
+    X(30, "reserve", "green", "the primary context that it keeps alive is charged; what it takes beside that is charged as residual") \
     X(31, "release", "green", "what was allocated in it belongs to the primary context, which may end with it") \
     X(32, "pass", "streams", "a stream is a queue and holds no memory") \
     X(33, "reserve", "external", "memory of another API, which nothing else counts; memory of a CUDA process is charged to its owner") \

@@ -56,15 +56,15 @@ void sim_limits_begin(struct sim_context *context) {
 
 /* Under sim.lock. Context structures are never freed: a handle that outlives its context must return an error, not
  * crash. */
-int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary) {
+int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, enum sim_context_kind kind) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     uint32_t gpu = sim.gpu_of[device];
     struct sim_context *context = calloc(1, sizeof *context);
     if (!context) return ABI_ERROR_OUT_OF_MEMORY;
     struct sim_request request = {.op = SIM_CONTEXT_NEW, .gpu = gpu};
-    struct sim_reply reply;
-    int fd;
-    int result = sim_request(&request, -1, &reply, &fd);
+    struct sim_reply reply = {0};
+    int fd = -1;
+    int result = kind == SIM_GREEN_CONTEXT ? ABI_SUCCESS : sim_request(&request, -1, &reply, &fd);
     if (result != ABI_SUCCESS) {
         free(context);
         return result;
@@ -83,7 +83,8 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
                                     .device = device,
                                     .gpu = gpu,
                                     .refs = 1,
-                                    .primary = primary,
+                                    .primary = kind == SIM_PRIMARY_CONTEXT,
+                                    .green = kind == SIM_GREEN_CONTEXT,
                                     .alive = true,
                                     .flags = flags,
                                     .block = reply.arg[0],
@@ -112,7 +113,7 @@ static void context_end(struct sim_context *context) {
     for (hooks = end_hooks; hooks; hooks = hooks->next) {
         if (hooks->release) hooks->release(context);
     }
-    sim_simple(SIM_CONTEXT_END, context->gpu, context->block, 0, NULL);
+    if (!context->green) sim_simple(SIM_CONTEXT_END, context->gpu, context->block, 0, NULL);
     context->alive = false;
     for (struct sim_context *other = sim.contexts; other; other = other->next) {
         if (other->alive && other->gpu == context->gpu) return;
@@ -140,7 +141,7 @@ bool sim_primary_of(int device, struct sim_context **context) {
     return *context != NULL;
 }
 
-const struct sim_context *sim_root(const struct sim_context *context) {
+struct sim_context *sim_root(struct sim_context *context) {
     return context->green && sim.primary[context->device] ? sim.primary[context->device] : context;
 }
 
@@ -156,7 +157,8 @@ int sim_primary_retain(int device, struct sim_context **out) {
     struct sim_context *context = sim.primary[device];
     int result = ABI_SUCCESS;
     if (context) context->refs++;
-    else if ((result = sim_context_new(&context, 0, device, true)) == ABI_SUCCESS) sim.primary[device] = context;
+    else result = sim_context_new(&context, 0, device, SIM_PRIMARY_CONTEXT);
+    if (result == ABI_SUCCESS) sim.primary[device] = context;
     pthread_mutex_unlock(&sim.lock);
     if (result == ABI_SUCCESS) *out = context;
     return result;
@@ -245,7 +247,7 @@ static int create(abi_context *out, unsigned flags, abi_device device) {
     if (!out || depth == STACK_DEPTH || !are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = NULL;
-    int result = sim_context_new(&context, flags, device, false);
+    int result = sim_context_new(&context, flags, device, SIM_OWN_CONTEXT);
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;
     *out = (abi_context)context;

@@ -39,23 +39,12 @@ static bool is_supported(const struct sim_context *context, int limit) {
            (limit != ABI_LIMIT_DEVICE_RUNTIME_SYNC_DEPTH || sim.facts->gpus[context->gpu].cc_major < 9);
 }
 
-/* Limits of a green context that are higher than the primary context's become the primary context's. */
-static void inherit(struct sim_context *from, struct sim_context *to) {
-    for (int limit = 0; limit < WITH_MEMORY; limit++) {
-        if (from->limits[limit] <= to->limits[limit]) continue;
-        uint64_t lower = to->limit_blocks[limit];
-        to->limit_blocks[limit] = from->limit_blocks[limit];
-        to->limits[limit] = from->limits[limit];
-        from->limit_blocks[limit] = lower; /* released with `from` */
-    }
-}
-
 static void release(struct sim_context *context) {
     for (int limit = 0; limit < WITH_MEMORY; limit++) {
         if (context->limit_blocks[limit]) sim_simple(SIM_RELEASE, context->gpu, context->limit_blocks[limit], 0, NULL);
     }
 }
-SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
+SIM_ON_CONTEXT_END(.release = release)
 
 SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     SIM_ENTER("cuCtxGetLimit");
@@ -63,7 +52,7 @@ SIM_EXPORT abi_result cuCtxGetLimit(size_t *value, int limit) {
     if (!value) return ABI_ERROR_INVALID_VALUE;
     if (!is_supported(context, limit)) return ABI_ERROR_UNSUPPORTED_LIMIT;
     pthread_mutex_lock(&sim.lock);
-    *value = context->limits[limit];
+    *value = sim_root(context)->limits[limit];
     pthread_mutex_unlock(&sim.lock);
     return ABI_SUCCESS;
 }
@@ -77,6 +66,7 @@ SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
     if (limit == ABI_LIMIT_STACK_SIZE && value > 512u << 10) return ABI_ERROR_INVALID_VALUE;
     if (limit == ABI_LIMIT_STACK_SIZE) value = (value + 15) / 16 * 16;
     pthread_mutex_lock(&sim.lock);
+    context = sim_root(context);
     if (limit < WITH_MEMORY) result = resize(context, limit, value);
     if (result == ABI_SUCCESS) context->limits[limit] = value;
     pthread_mutex_unlock(&sim.lock);

@@ -33,7 +33,7 @@ struct sim_context {
     size_t limits[8];
     uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
     bool green;
-    void *green_handle;
+    abi_resource sms;         /* of a green one */
     _Atomic unsigned stacked; /* on how many threads' stacks of current contexts it is */
     struct sim_context *next;
 };
@@ -195,11 +195,14 @@ bool sim_is_process_locked(void);
 int sim_current(struct sim_context **context);
 int sim_usable(struct sim_context *context); /* its sticky error, if any */
 bool sim_is_context(struct sim_context *context);
-int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, bool primary); /* under sim.lock */
+enum sim_context_kind { SIM_OWN_CONTEXT, SIM_PRIMARY_CONTEXT, SIM_GREEN_CONTEXT };
+/* Under sim.lock. A green one needs its device's primary context. */
+int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, enum sim_context_kind kind);
 int sim_context_finish(struct sim_context *context);
 void sim_limits_begin(struct sim_context *context); /* sets the limits that a new context has */
-/* The context with whose events and functions it works together: a green one with its primary one. */
-const struct sim_context *sim_root(const struct sim_context *context);
+/* The context whose limits it has and with whose events and functions it works together: a green one's is the primary
+ * one. */
+struct sim_context *sim_root(struct sim_context *context);
 int sim_primary_retain(int device, struct sim_context **out);
 int sim_primary_release(int device);
 bool sim_primary_of(int device, struct sim_context **context);

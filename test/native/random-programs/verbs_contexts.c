@@ -304,7 +304,7 @@ void verb_green(struct lane *lane, const struct step *step) {
         return;
     abi_result result = CU("cuGreenCtxCreate", (abi_green_context *, abi_resource_desc, abi_device, unsigned), &green,
                            desc, device, (unsigned)ABI_GREEN_DEFAULT_STREAM);
-    if (!granted(lane, result, device, (active ? 1 : 2) * shared->context[gpu])) return;
+    if (!granted(lane, result, device, active ? 0 : shared->context[gpu])) return;
     for (int tries = 0; tries < 3 && !view; tries++)
         CU("cuCtxFromGreenCtx", (abi_context *, abi_green_context), &view, green);
     came(lane, view, device, GREEN, green);

@@ -43,7 +43,8 @@ export type Kind =
   | 'graph'
   | 'limits'
   | 'array'
-  | 'external';
+  | 'external'
+  | 'green';
 export type ClientUsage = {
   pid: number;
   command: string;

@@ -9,25 +9,21 @@
 
 /* ---- charges in the table of contexts ---- */
 
-/* Under the lock. The primary context of a device and the views of its green contexts may share their limits, so a
- * base that is read later may include a change made through another of them: the smallest one counts. */
-static void share_base(const struct cot_known_context *entry, unsigned which, uint64_t *base) {
-    for (int i = 0; i < (int)cot->contexts.used && (entry->primary || entry->green); i++) {
-        struct cot_known_context *other = &cot->contexts.known[i];
-        if (!other->handle || !(other->primary || other->green) || other->device != entry->device) continue;
-        const struct cot_context_limit *limit = cot_context_limit(other, which);
-        if (limit->version > 0 && limit->base < *base) *base = limit->base;
-    }
+/* Under the lock. A green context has the limits of its device's primary context, which are charged there: driver
+ * 580.159.04 on an H100 (test/gpu/observed/h100-580.159.04.json, step green, stage heapLimit). */
+static struct cot_known_context *find_owner(void *context) {
+    struct cot_known_context *entry = cot_context_find(context);
+    struct cot_known_context *primary = entry && entry->green ? cot_context_primary(entry->device) : NULL;
+    return primary ? primary : entry;
 }
 
 /* Reads the charge of a limit; `base` is its cost if it was never read before. False: the context is unknown. */
 static bool read_limit(void *context, unsigned which, uint64_t base, struct cot_context_limit *limit) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
+    struct cot_known_context *entry = find_owner(context);
     if (entry) {
         struct cot_context_limit *own = cot_context_limit(entry, which);
         if (own->version == 0) {
-            share_base(entry, which, &base);
             *own = (struct cot_context_limit){.base = base, .version = 1};
         }
         *limit = *own;
@@ -47,7 +43,7 @@ static void add_to_limit(struct cot_known_context *entry, unsigned which, uint64
 /* Charges what was reserved for setting a limit, unless its version has changed (false). */
 static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_t reserved) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
+    struct cot_known_context *entry = find_owner(context);
     bool current = entry && cot_context_limit(entry, which)->version == version;
     if (current) {
         uint32_t gpu = entry->gpu;
@@ -61,7 +57,7 @@ static bool begin_limit(void *context, unsigned which, uint32_t version, uint64_
 
 static void end_limit(void *context, unsigned which) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
+    struct cot_known_context *entry = find_owner(context);
     if (entry && cot_context_limit(entry, which)->setters > 0) {
         cot_context_limit(entry, which)->setters--;
         cot_context_limit(entry, which)->version++;
@@ -72,7 +68,7 @@ static void end_limit(void *context, unsigned which) {
 /* Makes `bytes` the charge of a limit, unless its version has changed (false). */
 static bool charge_limit(void *context, unsigned which, uint32_t version, uint64_t bytes) {
     pthread_mutex_lock(&cot->contexts.lock);
-    struct cot_known_context *entry = cot_context_find(context);
+    struct cot_known_context *entry = find_owner(context);
     bool current = entry && cot_context_limit(entry, which)->version == version;
     if (current) {
         uint64_t before = cot_context_limit(entry, which)->charged;

@@ -45,25 +45,8 @@ struct cot_context_limit *cot_context_limit(struct cot_known_context *entry, uns
     return &more->limits[which - COT_CONTEXT_LIMITS];
 }
 
-/* Under the lock. The primary context takes over the charge for a view's limits, unless its own is higher already.
- * If none is known, it stays charged. */
-static void pass_limits(struct cot_known_context *view, struct cot_known_context *primary) {
-    for (unsigned i = 0; i < COT_ALL_LIMITS; i++) {
-        const struct cot_context_limit *old = cot_context_limit(view, i);
-        struct cot_context_limit *limit = primary ? cot_context_limit(primary, i) : NULL;
-        uint64_t most = limit ? limit->charged : 0, more = old->charged > most ? old->charged - most : 0;
-        view->charged -= more;
-        if (!limit || old->version == 0) continue;
-        if (limit->version == 0) limit->base = old->base;
-        limit->charged += more;
-        limit->version++;
-        primary->charged += more;
-    }
-}
-
 /* Under the lock. Memory that still belongs to a view passes to the primary context, if one is known. */
 void cot_context_remove(struct cot_known_context *entry) {
-    if (entry->green && entry->gpu != COT_NO_GPU) pass_limits(entry, cot_context_primary(entry->device));
     struct cot_known_context old = *entry;
     *entry = (struct cot_known_context){0};
     uint32_t epoch = atomic_fetch_add(&cot->contexts.epoch, 1) + 1;
@@ -147,7 +130,7 @@ void cot_context_discover(void *handle, abi_device device, uint32_t gpu, bool pr
     pthread_mutex_unlock(&cot->contexts.lock);
 }
 
-abi_result cot_context_reserve(abi_device device, unsigned count, struct cot_context_reservation *room) {
+abi_result cot_context_reserve(abi_device device, struct cot_context_reservation *room) {
     abi_result result = cot_attach();
     if (result != ABI_SUCCESS) return result;
     *room = (struct cot_context_reservation){.epoch = atomic_load(&cot->contexts.epoch)};
@@ -155,9 +138,7 @@ abi_result cot_context_reserve(abi_device device, unsigned count, struct cot_con
     if (result != ABI_SUCCESS) return result;
     struct cot_gpu_limits limits;
     cot_read_limits(room->gpu, &limits);
-    bool fits = count == 1 ? cot_reserve_exact(room->gpu, limits.context_bytes, &room->charged)
-                           : cot_reserve(room->gpu, count * limits.context_bytes);
-    if (!fits) {
+    if (!cot_reserve_exact(room->gpu, limits.context_bytes, &room->charged)) {
         cot_count_denied(room->gpu);
         return ABI_ERROR_OUT_OF_MEMORY;
     }

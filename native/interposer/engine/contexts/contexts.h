@@ -36,6 +36,10 @@ bool cot_context_use_primary(abi_device device);
 /* `now`: the device's primary context (NULL: unknown); `ended`: it may have ended. */
 void cot_context_release_primary(abi_device device, void *now, bool ended);
 
+/* primary.c */
+abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device);
+abi_result cot_cuDevicePrimaryCtxRelease_v2(abi_device device);
+
 /* After a context of the GPU has ended. */
 void cot_context_after_end(uint32_t gpu);
 
@@ -52,9 +56,8 @@ struct cot_context_reservation {
     bool charged;   /* before the driver's call */
     uint32_t epoch; /* of the context table */
 };
-/* Reserves memory for `count` contexts on a device's GPU, or returns the error to answer with. What is returned is
- * for each. */
-abi_result cot_context_reserve(abi_device device, unsigned count, struct cot_context_reservation *room);
+/* Reserves memory for a context on a device's GPU, or returns the error to answer with. */
+abi_result cot_context_reserve(abi_device device, struct cot_context_reservation *room);
 /* After the driver's call: adds the context, or gives the reservation up. */
 void cot_context_finish(abi_result result, void *handle, abi_device device, const struct cot_context_reservation *room,
                         bool primary);

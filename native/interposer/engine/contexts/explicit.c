@@ -8,7 +8,7 @@
     abi_result cot_##symbol parameters {                                                       \
         struct cot_context_reservation room;                                                   \
         if (!out) return CALL_REAL(symbol, types, __VA_ARGS__);                                \
-        abi_result result = cot_context_reserve(device, 1, &room);                             \
+        abi_result result = cot_context_reserve(device, &room);                                \
         if (result != ABI_SUCCESS) return result;                                              \
         bool locked = cot_lifecycle_lock(false);                                               \
         result = CALL_REAL(symbol, types, __VA_ARGS__);                                        \

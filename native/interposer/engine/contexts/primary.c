@@ -66,7 +66,7 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
         return result;
     }
     cot_lifecycle_unlock(locked);
-    result = cot_context_reserve(device, 1, &room);
+    result = cot_context_reserve(device, &room);
     if (result != ABI_SUCCESS) return result;
     locked = cot_lifecycle_lock(false);
     result = CALL_REAL(cuDevicePrimaryCtxRetain, (abi_context *, abi_device), out, device);

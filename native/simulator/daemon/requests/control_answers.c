@@ -25,8 +25,8 @@ static void __attribute__((format(printf, 2, 3))) add(struct text *text, const c
 }
 
 static void add_client(struct text *text, const struct node *node, const struct client *client) {
-    static const char *const KINDS[SIM_KIND_COUNT] = {"context", "linear", "pool",   "vmm",   "managed",
-                                                      "code",    "graph",  "limits", "array", "external"};
+    static const char *const KINDS[SIM_KIND_COUNT] = {"context", "linear", "pool",  "vmm",      "managed", "code",
+                                                      "graph",   "limits", "array", "external", "green"};
     char command[64] = {0};
     for (size_t i = 0, k = 0; client->command[i] && i < sizeof client->command; i++) {
         unsigned char c = (unsigned char)client->command[i];

@@ -93,6 +93,7 @@ int memory_allocate(struct node *node, struct client *client, uint32_t gpu, uint
         .bytes = bytes,
         .references = reference,
         .owner = client,
+        .inherited = kind == SIM_KIND_GREEN,
         .shared_fd = -1,
     };
     account(node, client, block, 1);

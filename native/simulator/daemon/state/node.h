@@ -92,7 +92,7 @@ struct block {
     uint64_t expires_ns; /* released, but still counted until then; 0 = live */
     struct client *owner;
     bool checkpointed; /* out of its GPU while its process is checkpointed */
-    bool inherited;    /* its owner did not allocate it, but got it from the process that did */
+    bool inherited;    /* its owner did not ask for it: it got it from the process that did, or with a green context */
 };
 
 /* A process and its descendants, watched for their peak memory. */

@@ -1,18 +1,26 @@
 /* Green contexts, as far as memory goes: a context beside the primary one, which it retains, and which inherits what
- * was allocated in it. The restriction of its kernels to its SMs is not simulated. Assumption: it costs as much as any
- * context. */
+ * was allocated in it. The restriction of its kernels to its SMs is not simulated. As a context it has the same handle.
+ * What the driver takes for one, and keeps until the last context of the GPU has ended, is as on an H100 with driver
+ * 580.159.04 (test/gpu/observed/h100-580.159.04.json, step green); assumption: the next one uses what an ended one
+ * left. */
 #include <stdlib.h>
 
 #include "../sim.h"
 
-#define GREEN_MAGIC 0x47524e21u
+#define FIRST_BYTES (6ull << 20)
+#define FURTHER_BYTES (4ull << 20)
 #define DESC_MAGIC 0x44455321u
 
-struct green {
-    uint32_t magic;
-    struct sim_context *context;
-    abi_resource sms;
+/* By ordinal, under sim.lock: the green contexts that there are, and what was taken for so many of them. */
+struct taken {
+    uint64_t block;
+    struct taken *next;
 };
+static struct {
+    unsigned living, most;
+    struct taken *taken;
+} greens[SIM_MAX_GPUS];
+
 struct desc {
     uint32_t magic;
     abi_resource sms;
@@ -20,10 +28,40 @@ struct desc {
 };
 static struct desc *descs; /* the primary context stays */
 
-static struct green *green_of(abi_green_context handle) {
-    struct green *green = (struct green *)handle;
-    return green && green->magic == GREEN_MAGIC ? green : NULL;
+static struct sim_context *green_of(abi_green_context handle) {
+    struct sim_context *green = (struct sim_context *)handle;
+    pthread_mutex_lock(&sim.lock);
+    bool known = sim_is_context(green) && green->green && green->alive;
+    pthread_mutex_unlock(&sim.lock);
+    return known ? green : NULL;
 }
+
+/* Under sim.lock. */
+static int take(abi_device device) {
+    if (greens[device].living < greens[device].most) return ABI_SUCCESS;
+    struct taken *taken = calloc(1, sizeof *taken);
+    if (!taken) return ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t bytes = greens[device].most ? FURTHER_BYTES : FIRST_BYTES;
+    int result = sim_simple(SIM_ALLOCATE, sim.gpu_of[device], bytes, SIM_KIND_GREEN, &taken->block);
+    if (result != ABI_SUCCESS) {
+        free(taken);
+        return result;
+    }
+    taken->next = greens[device].taken;
+    greens[device].taken = taken;
+    greens[device].most++;
+    return ABI_SUCCESS;
+}
+
+static void release_device(int device) {
+    for (struct taken *taken; (taken = greens[device].taken);) {
+        greens[device].taken = taken->next;
+        sim_simple(SIM_RELEASE, sim.gpu_of[device], taken->block, 0, NULL);
+        free(taken);
+    }
+    greens[device].most = 0;
+}
+SIM_ON_CONTEXT_END(.release_device = release_device)
 
 SIM_EXPORT abi_result cuDeviceGetDevResource(abi_device device, abi_resource *resource, int type) {
     SIM_ENTER("cuDeviceGetDevResource");
@@ -80,50 +118,52 @@ SIM_EXPORT abi_result cuGreenCtxCreate(abi_green_context *out, abi_resource_desc
     SIM_ENTER("cuGreenCtxCreate");
     const struct desc *desc = (const struct desc *)handle;
     if (!out || !desc || desc->magic != DESC_MAGIC || flags != ABI_GREEN_DEFAULT_STREAM) return ABI_ERROR_INVALID_VALUE;
-    struct sim_context *primary;
+    struct sim_context *primary, *green = NULL;
     SIM_TRY(sim_primary_retain(device, &primary));
-    struct green *green = calloc(1, sizeof *green);
     pthread_mutex_lock(&sim.lock);
-    int result = green ? sim_context_new(&green->context, 0, device, false) : ABI_ERROR_OUT_OF_MEMORY;
+    int result = take(device);
+    if (result == ABI_SUCCESS) result = sim_context_new(&green, 0, device, SIM_GREEN_CONTEXT);
     if (result == ABI_SUCCESS) {
-        green->context->green = true;
-        green->context->green_handle = green;
+        green->sms = desc->sms;
+        greens[device].living++;
     }
     pthread_mutex_unlock(&sim.lock);
-    if (result != ABI_SUCCESS) {
-        free(green);
-        sim_primary_release(device);
-        return result;
-    }
-    green->magic = GREEN_MAGIC;
-    green->sms = desc->sms;
-    *out = (abi_green_context)green;
-    return ABI_SUCCESS;
+    if (result == ABI_SUCCESS) *out = (abi_green_context)green;
+    else sim_primary_release(device);
+    return result;
 }
 
 SIM_EXPORT abi_result cuGreenCtxDestroy(abi_green_context handle) {
     SIM_ENTER("cuGreenCtxDestroy");
-    struct green *green = green_of(handle);
+    struct sim_context *green = green_of(handle);
     if (!green) return ABI_ERROR_INVALID_CONTEXT;
-    abi_device device = green->context->device;
-    sim_context_finish(green->context);
-    green->magic = 0;
-    free(green);
-    sim_primary_release(device); /* unless a reset has ended it */
+    sim_context_finish(green);
+    pthread_mutex_lock(&sim.lock);
+    greens[green->device].living--;
+    pthread_mutex_unlock(&sim.lock);
+    sim_primary_release(green->device); /* unless a reset has ended it */
     return ABI_SUCCESS;
 }
 
 SIM_EXPORT abi_result cuCtxFromGreenCtx(abi_context *out, abi_green_context handle) {
     SIM_ENTER("cuCtxFromGreenCtx");
-    struct green *green = green_of(handle);
+    struct sim_context *green = green_of(handle);
     if (!out || !green) return out ? ABI_ERROR_INVALID_CONTEXT : ABI_ERROR_INVALID_VALUE;
-    *out = (abi_context)green->context;
+    *out = (abi_context)green;
+    return ABI_SUCCESS;
+}
+
+SIM_EXPORT abi_result cuGreenCtxGetId(abi_green_context handle, unsigned long long *id) {
+    SIM_ENTER("cuGreenCtxGetId");
+    const struct sim_context *green = green_of(handle);
+    if (!green || !id) return green ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_INVALID_CONTEXT;
+    *id = green->id;
     return ABI_SUCCESS;
 }
 
 SIM_EXPORT abi_result cuGreenCtxGetDevResource(abi_green_context handle, abi_resource *resource, int type) {
     SIM_ENTER("cuGreenCtxGetDevResource");
-    const struct green *green = green_of(handle);
+    const struct sim_context *green = green_of(handle);
     if (!green || !resource) return green ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_INVALID_CONTEXT;
     if (type != ABI_RESOURCE_SM) return ABI_ERROR_INVALID_RESOURCE_TYPE;
     *resource = green->sms;
@@ -132,14 +172,14 @@ SIM_EXPORT abi_result cuGreenCtxGetDevResource(abi_green_context handle, abi_res
 
 SIM_EXPORT abi_result cuGreenCtxStreamCreate(abi_stream *out, abi_green_context handle, unsigned flags, int priority) {
     SIM_ENTER("cuGreenCtxStreamCreate");
-    struct green *green = green_of(handle);
+    struct sim_context *green = green_of(handle);
     if (flags != ABI_STREAM_NON_BLOCKING) return ABI_ERROR_INVALID_VALUE;
-    return green ? sim_stream_new(green->context, out, flags, priority) : ABI_ERROR_INVALID_CONTEXT;
+    return green ? sim_stream_new(green, out, flags, priority) : ABI_ERROR_INVALID_CONTEXT;
 }
 
 /* The green context of a stream, or NULL. */
-static abi_green_context green_of_context(const struct sim_context *context) {
-    return (abi_green_context)context->green_handle;
+static abi_green_context green_of_context(struct sim_context *context) {
+    return context->green ? (abi_green_context)context : NULL;
 }
 SIM_EXPORT abi_result cuStreamGetGreenCtx(abi_stream handle, abi_green_context *out) {
     SIM_ENTER("cuStreamGetGreenCtx");
@@ -163,6 +203,6 @@ SIM_EXPORT abi_result cuCtxGetDevResource(abi_context handle, abi_resource *reso
     SIM_ENTER("cuCtxGetDevResource");
     struct sim_context *context = (struct sim_context *)handle;
     if (!sim_is_context(context)) return ABI_ERROR_INVALID_CONTEXT;
-    if (context->green) return cuGreenCtxGetDevResource((abi_green_context)context->green_handle, resource, type);
+    if (context->green) return cuGreenCtxGetDevResource((abi_green_context)context, resource, type);
     return cuDeviceGetDevResource(context->device, resource, type);
 }

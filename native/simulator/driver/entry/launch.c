@@ -24,7 +24,7 @@ static int launch(struct sim_function *function, const struct shape *shape, abi_
                   void *const *parameters) {
     SIM_STREAM(handle, context, stream);
     SIM_TRY(check(function, shape));
-    const struct sim_context *of_function = function->module->context;
+    struct sim_context *of_function = function->module->context;
     if (of_function && sim_root(of_function) != sim_root(context)) return ABI_ERROR_INVALID_HANDLE;
     uint64_t blocks = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
     unsigned threads = shape->block[0] * shape->block[1] * shape->block[2];

@@ -161,7 +161,7 @@ class Stages:
         }
 
     def name_of(self, handle) -> str:
-        names = {self.entered.value: "view", self.own: "primary", self.first.value: "green", None: "none"}
+        names = {self.first.value: "green", self.entered.value: "view", self.own: "primary", None: "none"}
         return names.get(handle, "another")
 
     def context_of(self, stream) -> dict:

@@ -20,8 +20,8 @@ BLOCK = 1024 * MIB
 #: What a driver says of memory that is not there. Anything else, an error of the context that is current or a sticky one, says
 #: nothing of it.
 GONE = (cuda.INVALID_VALUE, cuda.NOT_FOUND)
-#: The ledger claims to know what these take.
-LEDGERED = ("green", "primary", "secondGreen", "block", "heapLimit", "greenEnded", "secondGreenEnded")
+#: The ledger claims to know what these take. What a further green context takes and leaves is residual.
+LEDGERED = ("green", "primary", "block", "heapLimit", "secondGreenEnded")
 
 
 def facts_of(seen: dict, stage: str) -> dict:

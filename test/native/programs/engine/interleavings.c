@@ -23,7 +23,6 @@ abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes);
 abi_result cot_cuMemFree_v2(abi_devptr pointer);
 abi_result cot_cuCtxCreate_v2(abi_context *out, unsigned flags, abi_device device);
 abi_result cot_cuCtxDestroy_v2(abi_context context);
-abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device);
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags);
 abi_result cot_cuGreenCtxDestroy(abi_green_context green);
 abi_result cot_cuCtxSetLimit(int limit, size_t value);

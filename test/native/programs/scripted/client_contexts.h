@@ -76,6 +76,7 @@ static int context_command(const char *command, uint64_t a, uint64_t b, abi_resu
     } else if (!strcmp(command, "green-enter")) { /* green-enter GREEN: its context, made current */
         *result = CALL(cuCtxFromGreenCtx, (abi_context *, abi_green_context), &view, made);
         if (!*result) *result = CALL(cuCtxSetCurrent, (abi_context), view);
+        if (!*result) *value = (uintptr_t)view;
     } else if (!strcmp(command, "green-stream")) { /* green-stream GREEN: the context of a stream of it, made current */
         abi_stream stream;
         *result = CALL(cuGreenCtxStreamCreate, (abi_stream *, abi_green_context, unsigned, int), &stream, made,
