@@ -1,6 +1,6 @@
 /* Runs the rules of NVIDIA's documentation, each in a process of its own with a bound on its time, and prints a line of
  * JSON for each: the row, the outcome (kept, broken, hung, died, absent, not-here), and what was answered instead.
- *   conformance-rules [--library PATH] [--granted] [--seconds N] [--shard I/N] [--list] [SUBJECT | SUBJECT/RULE]...
+ *   conformance-rules [--library PATH] [--granted] [--seconds N] [--list] [SUBJECT | SUBJECT/RULE]...
  * The driver is libcuda.so.1 unless --library names another. Exit code 0 says that each rule was asked, whatever the
  * outcomes. */
 #include "management.h"
@@ -337,24 +337,25 @@ static bool run_rule(const struct rule *rule, long seconds) {
     return true;
 }
 
-static bool is_named(const struct rule *rule, char **names) {
+/* Rules are asked in the order of the names, those of one name in the order of their ids. */
+static bool is_named(struct rule *rule, char **names) {
     if (!*names) return true;
     char id[256];
     snprintf(id, sizeof(id), "%s/%s", rule->subject, rule->name);
-    for (; *names; names++)
-        if (!strcmp(*names, rule->subject) || !strcmp(*names, id)) return true;
+    for (rule->place = 0; names[rule->place]; rule->place++)
+        if (!strcmp(names[rule->place], rule->subject) || !strcmp(names[rule->place], id)) return true;
     return false;
 }
 
-static int by_id(const void *left, const void *right) {
+static int by_place(const void *left, const void *right) {
     const struct rule *a = *(const struct rule *const *)left, *b = *(const struct rule *const *)right;
-    int order = strcmp(a->subject, b->subject);
+    int order = a->place - b->place;
+    if (!order) order = strcmp(a->subject, b->subject);
     return order ? order : strcmp(a->name, b->name);
 }
 
 int main(int count, char **arguments) {
     long seconds = SECONDS;
-    unsigned shard = 0, shards = 1;
     bool list = false;
     const char *run = NULL;
     char **next = arguments + 1;
@@ -365,22 +366,15 @@ int main(int count, char **arguments) {
         else if (!strcmp(*next, "--library")) library = *++next;
         else if (!strcmp(*next, "--seconds")) seconds = strtol(*++next, NULL, 10);
         else if (!strcmp(*next, "--run")) run = *++next;
-        else if (!strcmp(*next, "--shard")) sscanf(*++next, "%u/%u", &shard, &shards);
         else {
-            fprintf(stderr,
-                    "conformance-rules: %s: --library, --granted, --seconds, --shard I/N and --list are known\n",
-                    *next);
+            fprintf(stderr, "conformance-rules: %s: --library, --granted, --seconds and --list are known\n", *next);
             return 2;
         }
-    }
-    if (shard >= shards) {
-        fprintf(stderr, "conformance-rules: --shard %u/%u: a number from 0 and how many there are\n", shard, shards);
-        return 2;
     }
     static const struct rule *sorted[MOST_RULES];
     size_t known = 0;
     char *one[] = {(char *)run, NULL};
-    for (const struct rule *rule = rules; rule; rule = rule->next)
+    for (struct rule *rule = rules; rule; rule = rule->next)
         if (known < MOST_RULES && is_named(rule, run ? one : next)) sorted[known++] = rule;
     if (!known) {
         fprintf(stderr, "conformance-rules: no rule has such a name; --list prints all\n");
@@ -395,8 +389,8 @@ int main(int count, char **arguments) {
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, NULL);
-    qsort((void *)sorted, known, sizeof(*sorted), by_id);
-    for (size_t i = shard; i < known; i += shards) {
+    qsort((void *)sorted, known, sizeof(*sorted), by_place);
+    for (size_t i = 0; i < known; i++) {
         if (list) print_row(sorted[i], NULL, "", 0);
         else if (!run_rule(sorted[i], seconds)) return 1;
     }

@@ -26,6 +26,7 @@ struct rule {
     /* What a grant is meant to change; such a rule asks is_granted(). */
     const char *granted;
     void (*run)(void);
+    int place; /* of the name by which it was asked for */
     struct rule *next;
 };
 

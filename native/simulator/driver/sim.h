@@ -61,6 +61,7 @@ struct sim_region {
     /* SIM_SMALLS: length in units of the allocation at each unit, 0 = none starts there; one bit per used unit */
     uint16_t *units;
     uint64_t *used;
+    uint32_t *unit_ids, ids_given; /* of that allocation, in the region */
     uint32_t unit_count, units_used, hint;
     struct sim_region *next_small;
     /* SIM_CHUNK */

@@ -224,3 +224,15 @@ test('figures of a process are asked in the form that the driver has', async (t)
   );
   t.deepEqual(seen, [{}, false]);
 });
+
+test('the parts of the documented rules have all of them, those never asked first', async (t) => {
+  const parts = await python(`
+import json
+from steps import conformance
+names, known = ["a/1", "a/2", "b/1", "b/2", "c/1"], {"a/1", "b/1"}
+print(json.dumps([conformance.part_of(names, known, part) for part in range(conformance.PARTS)]))`);
+  t.deepEqual(parts, [
+    ['a/2', 'b/2', 'c/1'],
+    ['a/1', 'b/1'],
+  ]);
+});

@@ -98,6 +98,7 @@ void sim_region_end(struct sim_region *region) {
     regions[index] = NULL;
     region_spare[region_spare_count++] = index;
     free(region->units);
+    free(region->unit_ids);
     free(region->used);
     free(region->mapped);
     free(region->starts);

@@ -149,7 +149,8 @@ static int attribute_of_region(void *data, int attribute, abi_devptr pointer, st
     case ABI_POINTER_HOST_POINTER:
         return region->kind == SIM_MANAGED || on_host ? SET(abi_devptr, pointer) : ABI_ERROR_INVALID_VALUE;
     case ABI_POINTER_BUFFER_ID:
-        return SET(uint64_t, region->serial << 32 | (start - sim_region_address(region)) / SIM_SMALL_UNIT);
+        start = (start - sim_region_address(region)) / SIM_SMALL_UNIT;
+        return SET(uint64_t, region->serial << 32 | (region->unit_ids ? region->unit_ids[start] : start));
     case ABI_POINTER_IS_MANAGED: return SET(unsigned, region->kind == SIM_MANAGED);
     case ABI_POINTER_DEVICE_ORDINAL: return SET(int, region->device);
     case ABI_POINTER_RANGE_START: return SET(abi_devptr, start);

@@ -45,6 +45,14 @@ static void mark_units(struct sim_region *block, uint32_t first, uint32_t count,
     }
 }
 
+static void take_units(struct sim_region *block, uint32_t first, uint32_t count) {
+    mark_units(block, first, count, true);
+    block->units[first] = (uint16_t)count;
+    block->unit_ids[first] = ++block->ids_given;
+    block->units_used += count;
+    if (first == block->hint) block->hint = first + count;
+}
+
 /* First fit from the block's hint on; no unit below the hint is free. */
 static bool carve(struct sim_region *block, uint32_t count, uint32_t *first) {
     if (block->unit_count - block->units_used < count) return false;
@@ -56,10 +64,7 @@ static bool carve(struct sim_region *block, uint32_t count, uint32_t *first) {
         uint32_t run = 0;
         while (run < count && !unit_taken(block, unit + run)) run++;
         if (run == count) {
-            mark_units(block, unit, count, true);
-            block->units[unit] = (uint16_t)count;
-            block->units_used += count;
-            if (unit == block->hint) block->hint = unit + count;
+            take_units(block, unit, count);
             *first = unit;
             return true;
         }
@@ -80,17 +85,16 @@ static int small_alloc(struct sim_context *context, uint64_t bytes, abi_devptr *
     SIM_TRY(allocate_region(context, SIM_SMALLS, granule, SIM_KIND_LINEAR, &block));
     block->unit_count = (uint32_t)(granule / SIM_SMALL_UNIT);
     block->units = calloc(block->unit_count, sizeof *block->units);
+    block->unit_ids = calloc(block->unit_count, sizeof *block->unit_ids);
     block->used = calloc(block->unit_count / 64, sizeof *block->used);
-    if (!block->units || !block->used) {
+    if (!block->units || !block->unit_ids || !block->used) {
         sim_simple(SIM_RELEASE, context->gpu, block->block, 0, NULL);
         sim_region_end(block);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
     block->next_small = smalls[context->device];
     smalls[context->device] = block;
-    mark_units(block, 0, count, true);
-    block->units[0] = (uint16_t)count;
-    block->units_used = block->hint = count;
+    take_units(block, 0, count);
     *pointer = sim_region_address(block);
     return ABI_SUCCESS;
 }

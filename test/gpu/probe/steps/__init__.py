@@ -34,7 +34,7 @@ FIRST = (
 #: What these ask has been answered in another way.
 THEN = (
     "nvml.sampler", "runtime.pytorch", "timeslice", "latency", "events.pytorch", "gating.nccl", "gating.parallel",
-    "rounding.othergpus", "conformance",
+    "rounding.othergpus", "conformance.1", "conformance.2",
 )
 if sorted((*FIRST, *THEN)) != sorted(_BY_ID):
     raise LookupError(f"steps without a place, or places without a step: {sorted({*FIRST, *THEN} ^ set(_BY_ID))}")
