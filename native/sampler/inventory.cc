@@ -107,6 +107,9 @@ void Sampler::read_inventory(uint64_t now_ns) {
         if (gpus_[index].device != device) {
             gpus_[index].gpm.forget(library_);
             gpus_[index].device = device;
+            gpus_[index].has_process_utilization = false;
+            gpus_[index].slow_readings.clear();
+            gpus_[index].constants.clear();
             library_.forget_refusals(device);
             gpus_[index].pci.clear();
             gpus_[index].has_minor = gpus_[index].reports_events = false;

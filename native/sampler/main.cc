@@ -1,8 +1,11 @@
 // cotenant-sampler: reads NVML and /proc in a process of its own and prints one sample a line, as JSON. A driver call
 // that hangs can only hang this process, which its parent then abandons.
 //
-//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--utilization-cursor
-//   DAY_US:BOOT_US:SET_US:UUID]...
+//   cotenant-sampler [--interval-ms 1000] [--library libnvidia-ml.so.1] [--utilization-ms 1000] [--readings-ms 5000]
+//   [--utilization-cursor DAY_US:BOOT_US:SET_US:UUID]...
+//
+// Every interval memory and process lists are read; utilization by process and the readings of GPUs at most as often as
+// their options say, for these calls cost the driver milliseconds, in which other processes' allocations wait.
 //
 // The first line has every process, each later one only the processes that changed: src/agent/sampling/delta-decoder.ts
 // puts them together. A sampler that is started with `utilizationCursors` of an earlier sampler's line continues where
@@ -103,6 +106,7 @@ bool resume(Sampler &sampler, const char *text) {
 
 int usage() {
     std::fputs("usage: cotenant-sampler [--interval-ms 50..60000] [--library PATH] "
+               "[--utilization-ms 0..5000] [--readings-ms 0..60000] "
                "[--utilization-cursor DAY_US:BOOT_US:SET_US:UUID]...\n",
                stderr);
     return 2;
@@ -112,20 +116,25 @@ int usage() {
 
 int main(int argc, char **argv) {
     uint64_t interval_ms = 1000;
+    Sampler::Pace pace;
     std::string library = "libnvidia-ml.so.1";
     std::vector<const char *> cursors;
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 >= argc) return usage();
         if (!std::strcmp(argv[i], "--interval-ms")) interval_ms = std::strtoull(argv[i + 1], nullptr, 10);
         else if (!std::strcmp(argv[i], "--library")) library = argv[i + 1];
+        else if (!std::strcmp(argv[i], "--utilization-ms"))
+            pace.utilization_ms = std::strtoull(argv[i + 1], nullptr, 10);
+        else if (!std::strcmp(argv[i], "--readings-ms")) pace.readings_ms = std::strtoull(argv[i + 1], nullptr, 10);
         else if (!std::strcmp(argv[i], "--utilization-cursor")) cursors.push_back(argv[i + 1]);
         else return usage();
     }
-    if (interval_ms < 50 || interval_ms > 60000) return usage();
+    if (interval_ms < 50 || interval_ms > 60000 || pace.utilization_ms > 5000 || pace.readings_ms > 60000)
+        return usage();
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     std::signal(SIGPIPE, SIG_IGN);
     allow_descriptors();
-    Sampler sampler(library);
+    Sampler sampler(library, pace);
     for (size_t i = 0; i < cursors.size(); i++)
         if (!resume(sampler, cursors[i]))
             std::fprintf(stderr,

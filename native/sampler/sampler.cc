@@ -13,11 +13,9 @@ using json::open;
 
 namespace {
 
-constexpr uint64_t RING_US = 10000000; // the driver keeps 10 s of utilization samples
-constexpr uint64_t LATE_US = 300000;   // a sample may become readable this late
-constexpr int64_t STEP_US = 500000;    // slewing a clock by this much takes minutes
-constexpr uint64_t SLOW_ROUNDS = 5;    // or after SLOW_NS, whichever comes first
-constexpr uint64_t SLOW_NS = 5000000000ull;
+constexpr uint64_t RING_US = 10000000;       // the driver keeps 10 s of utilization samples
+constexpr uint64_t LATE_US = 300000;         // a sample may become readable this late
+constexpr int64_t STEP_US = 500000;          // slewing a clock by this much takes minutes
 constexpr uint64_t RETRY_NS = 5000000000ull; // between attempts to open a driver
 
 } // namespace
@@ -235,13 +233,12 @@ void Sampler::write_readings(Gpu &gpu, std::string &out) {
     Readings fast;
     read_fast(library_, gpu.device, fast);
     for (const auto &[name, value] : fast) add_field(out, name, value);
-    const uint64_t now = clock_ns(CLOCK_MONOTONIC);
-    if (gpu.slow_round == 0 || round_ - gpu.slow_round >= SLOW_ROUNDS || now - gpu.slow_ns >= SLOW_NS) {
+    if (readings_due_ || gpu.slow_readings.empty()) {
         gpu.slow_readings = read_slow(library_, gpu.device);
-        gpu.slow_round = round_;
-        gpu.slow_ns = now;
+        read_constants(library_, gpu.device, gpu.constants);
     }
     for (const auto &[name, value] : gpu.slow_readings) add_field(out, name, value);
+    for (const auto &[name, value] : gpu.constants) add_field(out, name, value);
     add_field(out, "reportsXids", gpu.reports_events);
 }
 
@@ -267,6 +264,8 @@ bool Sampler::is_back(Gpu &gpu) {
     if (!gpu.divided && !library_.processes(gpu.device, nvml::List::Compute, entries) && says_lost()) return false;
     if (!library_.memory(gpu.device, memory) && says_lost()) return false;
     library_.forget_refusals(gpu.device);
+    gpu.slow_readings.clear();
+    gpu.constants.clear();
     gpu.reports_events = false;
     changed_ = true;
     return true;
@@ -291,11 +290,13 @@ void Sampler::write_gpu(size_t index, std::string &out) {
     } else if (!gpu.mig_mode_known) {
         add_field(out, "migModeUnknown", true);
     }
-    gpu.answered = gpu.has_process_utilization = false;
+    gpu.answered = false;
+    if (utilization_due_) gpu.has_process_utilization = false;
     if (gpu.divided) add_field(out, "migEnabled", true);
     const bool was_lost = gpu.lost;
     if (gpu.instance ? gpus_[gpu.parent].lost : was_lost && !is_back(gpu)) {
         gpu.lost = true;
+        gpu.has_process_utilization = false;
         gpu.pid_reuse.clear();
         json::add_list(out, "processLists", std::vector<const char *>());
     } else {
@@ -318,10 +319,12 @@ void Sampler::write_use(size_t index, std::string &out) {
     if (gpu.divided) {
         nvml::Memory memory;
         read_memory(gpu, memory);
+        gpu.has_process_utilization = false;
         json::add_list(out, "processLists", std::vector<const char *>());
     } else {
         read_lists(index, out);
-        if (!gpu.instance) integrate(index, clock_ns(CLOCK_REALTIME) / 1000, clock_ns(CLOCK_BOOTTIME) / 1000);
+        if (!gpu.instance && utilization_due_)
+            integrate(index, clock_ns(CLOCK_REALTIME) / 1000, clock_ns(CLOCK_BOOTTIME) / 1000);
     }
 }
 
@@ -358,9 +361,18 @@ void Sampler::write_errors(std::string &out) {
     if (!absent.empty()) json::add_list(out, "absent", absent);
 }
 
+// Rounds are rarely exactly on time, so the last tenth of a period counts as all of it.
+bool Sampler::is_due(uint64_t &last_ns, uint64_t now_ns, uint64_t period_ms) {
+    if (last_ns != 0 && now_ns - last_ns < period_ms * 900000) return false;
+    last_ns = now_ns;
+    return true;
+}
+
 std::string Sampler::take() {
     round_++;
     const uint64_t started = clock_ns(CLOCK_MONOTONIC);
+    utilization_due_ = is_due(utilization_ns_, started, pace_.utilization_ms);
+    readings_due_ = is_due(readings_ns_, started, pace_.readings_ms);
     const bool ready = open_driver();
     library_.at(started);
     if (ready) read_inventory(started);
@@ -371,7 +383,7 @@ std::string Sampler::take() {
     if (!ready) add_field(out, "problem", problem_);
     add_field(out, "driverVersion", driver_version_);
     add_field(out, "cudaVersion", static_cast<uint64_t>(cuda_version_));
-    processes_.begin(round_);
+    processes_.begin(round_, utilization_due_);
     open(out, "gpus", '[');
     for (size_t i = 0; ready && i < gpus_.size(); i++) {
         if (!gpus_[i].gone) write_gpu(i, out);

@@ -18,7 +18,12 @@
 
 class Sampler {
   public:
-    explicit Sampler(std::string library) : library_path_(std::move(library)) {}
+    // How often what costs the driver milliseconds is read, at most; the rest is read in every round.
+    struct Pace {
+        uint64_t utilization_ms = 1000; // of processes: the driver keeps their samples for longer
+        uint64_t readings_ms = 5000;    // of the GPU: energy, clocks, errors, ...
+    };
+    Sampler(std::string library, Pace pace) : pace_(pace), library_path_(std::move(library)) {}
     Sampler(const Sampler &) = delete;
     Sampler &operator=(const Sampler &) = delete;
     ~Sampler();
@@ -53,7 +58,7 @@ class Sampler {
         uint32_t gpu_instance = 0, compute_instance = 0;
         bool has_numbers = false;
         bool answered = false; // memory or processes were read in this round; other facts may outlive a driver
-        bool has_process_utilization = false; // so was the use of each process since the round before
+        bool has_process_utilization = false; // when it was last due, the use of each process was read
         uint64_t last_seen_us = 0;            // newest utilization sample counted; 0 = none yet
         uint64_t last_poll_us = 0;            // since boot, as the two below
         uint64_t stepped_us = 0;              // when a step of the wall clock was last seen; 0: never
@@ -64,8 +69,7 @@ class Sampler {
         bool list_answered[3] = {}; // has answered at least once: compute, graphics, MPS
         unsigned list_failures[3] = {};
         uint64_t invalid_pid_entries = 0; // entries of process lists whose PID is invalid or was reused
-        Readings slow_readings;
-        uint64_t slow_round = 0, slow_ns = 0;
+        Readings slow_readings, constants;
         bool reports_events = false;
         GpmReader gpm;
     };
@@ -88,6 +92,11 @@ class Sampler {
     void write_events(std::string &out);
     void write_errors(std::string &out);
 
+    static bool is_due(uint64_t &last_ns, uint64_t now_ns, uint64_t period_ms);
+
+    const Pace pace_;
+    bool utilization_due_ = false, readings_due_ = false; // in this round
+    uint64_t utilization_ns_ = 0, readings_ns_ = 0;       // when they were last due; 0: never
     std::string library_path_, problem_;
     nvml::Library library_;
     nvml::Events events_;

@@ -5,6 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { agent } from './agent/agent.ts';
+import { nvmlCost } from './agent/nvml-cost.ts';
 import { type Bench, withTeardown } from './bench.ts';
 import { burst } from './burst/burst.ts';
 import { compute } from './compute/compute.ts';
@@ -21,6 +22,7 @@ const BENCHES: readonly Bench[] = [
   interposer,
   storms,
   agent,
+  nvmlCost,
   scrape,
   webhook,
   extender,

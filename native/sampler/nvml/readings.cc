@@ -1,5 +1,6 @@
 #include "readings.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace {
@@ -36,7 +37,7 @@ constexpr Reading EVERY_ROUND[] = {
     {"decoderPercent", Shape::FirstPercent, "nvmlDeviceGetDecoderUtilization"},
 };
 
-constexpr Reading EVERY_FEW_ROUNDS[] = {
+constexpr Reading SLOWLY[] = {
     {"throttleReasons", Shape::Number64, THROTTLE_CALL, {}, 1, NEW_THROTTLE_CALL},
     {"temperatureC", Shape::Selected, "nvmlDeviceGetTemperature", {CORE}},
     {"powerMilliwatts", Shape::Number, "nvmlDeviceGetPowerUsage"},
@@ -44,8 +45,6 @@ constexpr Reading EVERY_FEW_ROUNDS[] = {
     {"smMhz", Shape::Selected, "nvmlDeviceGetClockInfo", {SM_CLOCK}},
     {"memoryMhz", Shape::Selected, "nvmlDeviceGetClockInfo", {MEMORY_CLOCK}},
     {"powerLimitMilliwatts", Shape::Number, "nvmlDeviceGetEnforcedPowerLimit"},
-    {"maxSmMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {SM_CLOCK}},
-    {"maxMemoryMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {MEMORY_CLOCK}},
     {"eccCorrectedVolatile", Shape::Selected64, ECC_CALL, {CORRECTED, VOLATILE}},
     {"eccCorrectedAggregate", Shape::Selected64, ECC_CALL, {CORRECTED, AGGREGATE}},
     {"eccUncorrectedVolatile", Shape::Selected64, ECC_CALL, {UNCORRECTED, VOLATILE}},
@@ -55,6 +54,10 @@ constexpr Reading EVERY_FEW_ROUNDS[] = {
     {"nvlinkReceivedBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_NVLINK_RECEIVED_KIB, ALL_LINKS}, 1024},
     {"nvlinkSentBytes", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_NVLINK_SENT_KIB, ALL_LINKS}, 1024},
     {"memoryTemperatureC", Shape::Field, FIELD_CALL, {NVML_ABI_FIELD_MEMORY_TEMPERATURE, 0}},
+};
+constexpr Reading ONCE[] = {
+    {"maxSmMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {SM_CLOCK}},
+    {"maxMemoryMhz", Shape::Selected, "nvmlDeviceGetMaxClockInfo", {MEMORY_CLOCK}},
 };
 constexpr uint64_t MAX_FACTOR = 1024;
 
@@ -84,11 +87,11 @@ void read(nvml::Library &library, nvml::Device device, const Reading &reading, R
 
 // All fields of the table in one call.
 void read_fields(nvml::Library &library, nvml::Device device, Readings &out) {
-    nvml_abi_field fields[std::size(EVERY_FEW_ROUNDS)] = {};
-    const char *names[std::size(EVERY_FEW_ROUNDS)];
-    uint64_t factors[std::size(EVERY_FEW_ROUNDS)];
+    nvml_abi_field fields[std::size(SLOWLY)] = {};
+    const char *names[std::size(SLOWLY)];
+    uint64_t factors[std::size(SLOWLY)];
     int count = 0;
-    for (const Reading &reading : EVERY_FEW_ROUNDS) {
+    for (const Reading &reading : SLOWLY) {
         if (reading.shape != Shape::Field) continue;
         fields[count].id = reading.selectors[0];
         fields[count].scope = reading.selectors[1];
@@ -133,8 +136,15 @@ void read_fast(nvml::Library &library, nvml::Device device, Readings &out) {
 
 Readings read_slow(nvml::Library &library, nvml::Device device) {
     Readings out;
-    for (const Reading &reading : EVERY_FEW_ROUNDS) read(library, device, reading, out);
+    for (const Reading &reading : SLOWLY) read(library, device, reading, out);
     read_repairs(library, device, out);
     read_fields(library, device, out);
     return out;
+}
+
+void read_constants(nvml::Library &library, nvml::Device device, Readings &known) {
+    for (const Reading &reading : ONCE) {
+        if (std::none_of(known.begin(), known.end(), [&](const auto &one) { return one.first == reading.name; }))
+            read(library, device, reading, known);
+    }
 }

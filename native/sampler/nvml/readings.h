@@ -14,5 +14,7 @@ using Readings = std::vector<std::pair<const char *, uint64_t>>;
 
 // Appends those that are read in every round.
 void read_fast(nvml::Library &library, nvml::Device device, Readings &out);
-// All others. They are read every few rounds: they change slowly, and some of the calls are expensive.
+// All others. They change slowly, and some of the calls are expensive: the energy takes an H100's driver 2.3 ms.
 Readings read_slow(nvml::Library &library, nvml::Device device);
+// Appends those that stay as they are and that `known` does not have yet: each of the calls takes 0.8 ms there.
+void read_constants(nvml::Library &library, nvml::Device device, Readings &known);

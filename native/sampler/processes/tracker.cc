@@ -26,8 +26,9 @@ Processes::Processes() : exits_(epoll_create1(EPOLL_CLOEXEC)) {
     lowest_handle_ = static_cast<int>(reported ? std::min(MAX_RESERVED, limit.rlim_cur / 2) : MAX_RESERVED);
 }
 
-void Processes::begin(uint64_t round) {
+void Processes::begin(uint64_t round, bool utilization) {
     round_ = round;
+    utilization_ = utilization;
     poll_++;
     starts_.clear();
     parents_.clear();
@@ -35,7 +36,8 @@ void Processes::begin(uint64_t round) {
         for (Use &use : known.uses) {
             use.now.listed = use.now.bytes_known = false;
             use.now.bytes = 0;
-            use.now.types = use.now.sm_percent = 0;
+            use.now.types = 0;
+            if (utilization) use.now.sm_percent = 0;
         }
     }
 }
@@ -232,5 +234,5 @@ void Processes::write_changes(std::string &out) {
     json::add_list(out, "removedPids", removed_);
     json::add_field(out, "processCount", tracked_.size());
     removed_.clear();
-    forget_unseen();
+    if (utilization_) forget_unseen();
 }

@@ -27,8 +27,8 @@ class Processes {
     Processes(const Processes &) = delete;
     Processes &operator=(const Processes &) = delete;
     ~Processes();
-    // Starts a round: no process is listed or busy before the driver says so.
-    void begin(uint64_t round);
+    // Starts a round: no process is listed before the driver says so, nor busy in a round with `utilization`.
+    void begin(uint64_t round, bool utilization);
     // Asks the kernel in one call which processes have ended. To be called after the driver has answered: a process
     // that runs now was running then.
     void poll_exits();
@@ -41,7 +41,8 @@ class Processes {
     // so the list may mean an earlier process with that PID.
     Usage *listed(pid_t pid, size_t gpu, uint64_t asked_ticks);
     // Appends the members "processes", "removedPids" and "processCount" of the line, and forgets processes that nothing
-    // named in this round: each is written once more after its end, so that its last use is not lost.
+    // named in this round, if it is one with utilization: that of a process that has ended comes with the next one, for
+    // which its identity is needed.
     void write_changes(std::string &out);
 
   private:
@@ -78,5 +79,6 @@ class Processes {
     proc::Parents parents_;                                   // of this round
     int exits_;                                               // epoll set of pidfds; negative: each is polled by itself
     uint64_t round_ = 0, poll_ = 0;
+    bool utilization_ = false; // is read in this round
     int lowest_handle_;
 };

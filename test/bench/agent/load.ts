@@ -16,17 +16,27 @@ export type Load = {
   work(): void;
 };
 
+export type ContainerLoad = {
+  readonly name: string;
+  readonly gpu: number;
+  readonly processes: number;
+  readonly contextBytes: number;
+  /** Its processes run without the interposer. */
+  readonly bypass?: boolean;
+};
+
 /** One container on a GPU with so many processes. It has its grant before its program starts, as `cotenant run`
  * does. */
 export async function startContainer(
   scope: Teardown,
   node: SimulatedNode,
   agent: RunningAgent,
-  { name, gpu, processes, contextBytes }: { name: string; gpu: number; processes: number; contextBytes: number },
+  { name, gpu, processes, contextBytes, bypass = false }: ContainerLoad,
 ): Promise<Load> {
   // A shell that waits for a line of input: the owner of the grant exists before the grant that its program is started with.
   const args = [join(BUILD, 'bench/holders'), String(processes), '0', String(4 * MIB)];
-  const script = 'read folder; LD_PRELOAD="$folder" CUDA_VISIBLE_DEVICES="$GPU" exec "$0" "$@"';
+  const preload = bypass ? '' : 'LD_PRELOAD="$folder" ';
+  const script = `read folder; ${preload}CUDA_VISIBLE_DEVICES="$GPU" exec "$0" "$@"`;
   const child = spawn('/bin/sh', ['-c', script, ...args], {
     env: { LD_LIBRARY_PATH: node.lib, GPU: node.uuid(gpu) },
     stdio: ['pipe', 'pipe', 'inherit'],

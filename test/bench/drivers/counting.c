@@ -1,7 +1,6 @@
 /* An NVML that counts: every exported name adds one to a counter in a shared file and jumps on to the real library, so
  * that calls of the driver are counted, whichever process makes them. COTENANT_BENCH_NVML names the real library,
- * COTENANT_BENCH_CALLS the file: two counters of eight bytes, the second of them for waits for an event, which a thread
- * of a monitor of GPUs asks for again and again, whatever else is done. */
+ * COTENANT_BENCH_CALLS the file: a record of 64 bytes for each name, a counter of eight bytes and the name. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -14,7 +13,11 @@
 #include "../../../native/interposer/generated/nvml_verbs.h"
 
 #define NVML_FUNCTION_NOT_FOUND 13
-#define WAIT "nvmlEventSetWait"
+
+struct record {
+    uint64_t calls;
+    char name[56];
+};
 
 uint64_t *counting_counter[COT_NVML_COUNT];
 void *counting_target[COT_NVML_COUNT];
@@ -24,22 +27,28 @@ static int missing(void) {
 }
 
 __attribute__((constructor)) static void find_targets(void) {
-#define NAME(index, symbol, verb, group) #symbol,
-    static const char *const names[] = {COT_NVML_ROWS(NAME)};
+#define NAME(index, symbol, verb, group)                                              \
+    _Static_assert(sizeof #symbol <= sizeof((struct record){0}.name), "a name fits"); \
+    names[index] = #symbol;
+    const char *names[COT_NVML_COUNT];
+    COT_NVML_ROWS(NAME)
     const char *library = getenv("COTENANT_BENCH_NVML"), *file = getenv("COTENANT_BENCH_CALLS");
-    int fd = file ? open(file, O_RDWR | O_CLOEXEC) : -1;
+    int fd = file ? open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     void *handle = library ? dlopen(library, RTLD_NOW | RTLD_LOCAL) : NULL;
-    uint64_t *counters = MAP_FAILED;
-    if (fd >= 0) counters = mmap(NULL, 2 * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (counters == MAP_FAILED || !handle) {
+    size_t bytes = COT_NVML_COUNT * sizeof(struct record);
+    struct record *records = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0)
+        records = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (records == MAP_FAILED || !handle) {
         fputs("counting libnvidia-ml: COTENANT_BENCH_NVML or COTENANT_BENCH_CALLS cannot be used\n", stderr);
         abort();
     }
     close(fd);
     for (int i = 0; i < COT_NVML_COUNT; i++) {
         void *real = dlsym(handle, names[i]);
+        memcpy(records[i].name, names[i], strlen(names[i]));
         counting_target[i] = real ? real : (void *)missing;
-        counting_counter[i] = &counters[strncmp(names[i], WAIT, sizeof WAIT - 1) == 0];
+        counting_counter[i] = &records[i].calls;
     }
 }
 

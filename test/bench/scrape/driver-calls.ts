@@ -1,9 +1,8 @@
-// Calls of NVML that scrapes cause, counted by a library in the driver's place (test/bench/drivers/counting.c) under a
-// real agent. Its sampler rests meanwhile, so that every call that is counted is a scrape's; all that it goes on with
-// is to wait for Xids, in a thread of its own that asks anew each second, and those calls are counted apart.
-import { closeSync, openSync, readFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
-import { BUILD, eventually, startNode, type Teardown, temporaryFolder } from '../../support/native/node.ts';
+// Calls of NVML that scrapes cause, counted under a real agent by a library in the driver's place. Its sampler rests
+// meanwhile, so that every call that is counted is a scrape's; all that it goes on with is to wait for Xids, in a thread
+// of its own that asks anew each second, and those calls are not counted.
+import { eventually, startNode, type Teardown } from '../../support/native/node.ts';
+import { countNvmlCalls, isWait } from '../../support/native/nvml-calls.ts';
 import { startAgent } from '../../support/product/agent.ts';
 import type { Row } from '../row.ts';
 
@@ -11,13 +10,11 @@ const SCRAPES = 500;
 
 export async function driverCalls(scope: Teardown): Promise<Row> {
   const node = await startNode(scope, ...Array.from({ length: 8 }, () => ['--gpu', 'h100']).flat());
-  const file = join(temporaryFolder(scope), 'calls');
-  closeSync(openSync(file, 'w'));
-  writeFileSync(file, Buffer.alloc(16));
-  const calls = () => Number(readFileSync(file).readBigUInt64LE());
+  const { library, env, read } = countNvmlCalls(scope, node);
+  const calls = () => [...read()].reduce((sum, [name, count]) => sum + (isWait(name) ? 0 : count), 0);
   const agent = await startAgent(scope, node, {
-    library: join(BUILD, 'bench/counting/libnvidia-ml.so.1'),
-    env: { COTENANT_BENCH_NVML: join(node.lib, 'libnvidia-ml.so.1'), COTENANT_BENCH_CALLS: file },
+    library,
+    env,
     settings: { intervalMs: 60_000, silenceMs: 600_000, calibrate: false },
   });
   await eventually(async () => ((await agent.metric('cotenant_up')) === 1 ? true : undefined), 'the first page');

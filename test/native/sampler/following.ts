@@ -18,7 +18,8 @@ export function follow(
   gpus: number | undefined,
   env: Record<string, string> = {},
 ) {
-  const args = ['--interval-ms', '50', '--library', join(node.lib, 'libnvidia-ml.so.1')];
+  const paces = ['--interval-ms', '50', '--utilization-ms', '0', '--readings-ms', '250'];
+  const args = [...paces, '--library', join(node.lib, 'libnvidia-ml.so.1')];
   const child = spawn(join(BUILD, 'cotenant-sampler'), args, {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: environment(env),

@@ -130,3 +130,25 @@ test('a process whose parent ended is reported with its new ancestors', async (t
   while ((await ancestors()).includes(parent.pid)) rounds += 1;
   t.true(rounds <= WHOLE_ROUNDS + REREAD_ROUNDS, `${rounds} rounds`);
 });
+
+test('a process that ends between two utilization answers keeps its use', async (t) => {
+  const { library, list, use } = gpuOf(t);
+  const { next } = follow(t, library, [], ['--utilization-ms', '1000']);
+  const [sleeper] = sleepers(t, 1);
+  if (!sleeper) throw new Error('one of them');
+  list(sleeper.pid);
+  use(0);
+  const [first] = (await next()).sample.processes;
+  await end(sleeper);
+  list();
+  use(0, [sleeper.pid, 50, Date.now() * 1000]);
+  const [between] = (await next()).sample.processes;
+  t.deepEqual([between?.pid, between?.gpus[0]?.listed, between?.gpus[0]?.smUs], [sleeper.pid, false, 0]);
+  const counted = await eventually(async () => {
+    const [process] = (await next()).sample.processes;
+    return process?.gpus[0]?.smUs === 0 ? undefined : { process };
+  }, 'its use is counted');
+  t.true((counted.process?.gpus[0]?.smUs ?? 0) > 0);
+  t.deepEqual([counted.process?.startTicks, counted.process?.command], [first?.startTicks, 'sleep']);
+  t.deepEqual(await eventually(async () => (await next()).line.removedPids.at(0), 'it is forgotten'), sleeper.pid);
+});

@@ -46,12 +46,14 @@ export function gpuOf(t: Teardown) {
 }
 
 /**
- * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again.
+ * A sampler that takes its first round when it is first asked, and each later one at once when it is asked again, and
+ * reads everything in each.
  * `within`: a command that runs the sampler; `more`: further arguments.
  */
 export function follow(t: Teardown, library: string, within: readonly string[] = [], more: readonly string[] = []) {
   let intervalMs = 60_000;
-  const argv = [join(BUILD, 'cotenant-sampler'), '--interval-ms', String(intervalMs), '--library', library, ...more];
+  const paces = ['--interval-ms', String(intervalMs), '--utilization-ms', '0', '--readings-ms', '0'];
+  const argv = [join(BUILD, 'cotenant-sampler'), ...paces, '--library', library, ...more];
   const [file = '', ...args] = [...within, ...argv];
   const begin = () => {
     const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'], env: environment({}) });

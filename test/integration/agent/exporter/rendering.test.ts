@@ -53,9 +53,17 @@ test('a graphics process is attributed, counted and stopped like others', async 
     const collected = 'cotenant_exporter_collector_last_success_timestamp_seconds';
     return { encoder, decoder, atSeconds: seriesOf(page, collected, { collector: 'container' }) ?? Number.NaN };
   };
-  const before = await engines();
+  /** The first sample with a new reading of utilization, which comes once a second. */
+  const newReading = async () => {
+    const { encoder } = await engines();
+    return eventually(async () => {
+      const now = await engines();
+      return now.encoder > encoder ? now : undefined;
+    }, 'a new reading');
+  };
+  const before = await newReading();
   const after = await eventually(async () => {
-    const now = await engines();
+    const now = await newReading();
     return now.encoder - before.encoder >= 1 ? now : undefined;
   }, 'a second of the encoder');
   const [encoder, decoder] = [after.encoder - before.encoder, after.decoder - before.decoder];

@@ -218,7 +218,7 @@ test('an unknown error of any driver call ends no agent; the metrics report it',
   t.is(blind.child.exitCode, null);
   await blind.stop();
 
-  // Each after it has answered for a while.
+  // Each after it has answered for a while. Utilization is read once a second.
   const calls = [
     'nvmlDeviceGetMemoryInfo_v2',
     'nvmlDeviceGetComputeRunningProcesses_v3',
@@ -226,7 +226,8 @@ test('an unknown error of any driver call ends no agent; the metrics report it',
     'nvmlDeviceGetProcessesUtilizationInfo',
     'nvmlDeviceGetUtilizationRates',
   ];
-  const agent = await begin(calls.map((call, index) => `${call}=999@${20 + 20 * index}x2`));
+  const after = (call: string, index: number) => (call.endsWith('UtilizationInfo') ? 4 : 20 + 20 * index);
+  const agent = await begin(calls.map((call, index) => `${call}=999@${after(call, index)}x2`));
   for (const call of calls)
     await eventually(async () => (await errors(agent, call)) === 2 || undefined, `${call} has failed`, 60_000);
   await eventually(async () => (await agent.metric('cotenant_up')) === 1 || undefined, 'all of it is reported again');
