@@ -44,7 +44,8 @@ static __attribute__((noinline)) int ask_version(void) {
     return version;
 }
 
-/* The driver's version, or 0. Asked for a version above its own, an older driver returns its newest variant, which
+/* The driver's version, or 0. Asked for a version above its own, 580.159.04 refuses (invalid value), as documented
+ * since CUDA 12. Earlier documentation has no such error: a driver that answers has its newest variant to give, which
  * is not the variant of that version. */
 static int driver_version(void) {
     int version = atomic_load_explicit(&known_version, memory_order_relaxed);

@@ -40,6 +40,7 @@ export const COMPARED: readonly string[] = [
   'identity/noSymbolBeginsThere',
   'identity/namedOtherwise',
   'identity/newerVariant',
+  'identity/newerFound',
   ...['ran', 'correct', 'withinResult', 'aboveResult', 'afterResult', 'seesSlice'].map(
     (key) => `runtime.driver/programs/driver/*/${key}`,
   ),

@@ -1,5 +1,7 @@
-/* cuGetProcAddress in its two forms, over the table of entry points: returns the newest row that is not above the
- * requested version (and the driver's own). */
+/* cuGetProcAddress in its two forms, over the table of entry points: the newest row that is not above the requested
+ * version. The second form refuses a version above the driver's own, and says by the status alone that nothing was
+ * found: NVIDIA's documentation, and an H100 with driver 580.159.04 (test/gpu/observed/h100-580.159.04.json, step
+ * identity). Assumption: the first form takes any version, as its documentation names no such error. */
 #include <string.h>
 
 #include "../../../abi/generated/cuda_symbols.h"
@@ -24,9 +26,12 @@ static const struct {
     {"cuTensorHeapDestroy", 14000, 0, (void *)cuTensorHeapDestroy},
 };
 
-static abi_result look_up(const char *base, void **function, int version, uint64_t flags, int *status) {
-    if (!base || !function || flags & ~(uint64_t)(ABI_GPA_LEGACY_STREAM | ABI_GPA_PER_THREAD_STREAM))
-        return ABI_ERROR_INVALID_VALUE;
+static bool are_arguments(const char *base, void *const *function, uint64_t flags) {
+    return base && function && !(flags & ~(uint64_t)(ABI_GPA_LEGACY_STREAM | ABI_GPA_PER_THREAD_STREAM));
+}
+
+/* Returns the status. */
+static int look_up(const char *base, void **function, int version, uint64_t flags) {
     *function = NULL;
     int best = -1, exists = 0;
     for (int i = 0; i < (int)(sizeof ROWS / sizeof *ROWS); i++) {
@@ -38,19 +43,22 @@ static abi_result look_up(const char *base, void **function, int version, uint64
             (ROWS[i].version == ROWS[best].version && ROWS[i].per_thread))
             best = i;
     }
-    if (best >= 0) *function = ROWS[best].function;
-    if (status)
-        *status = best >= 0 ? ABI_GPA_FOUND : exists ? ABI_GPA_VERSION_NOT_SUFFICIENT : ABI_GPA_SYMBOL_NOT_FOUND;
-    return best >= 0 ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
+    if (best < 0) return exists ? ABI_GPA_VERSION_NOT_SUFFICIENT : ABI_GPA_SYMBOL_NOT_FOUND;
+    *function = ROWS[best].function;
+    return ABI_GPA_FOUND;
 }
 
 SIM_EXPORT abi_result look_up_v2(const char *base, void **function, int version, uint64_t flags,
                                  int *status) __asm__("cuGetProcAddress_v2");
 SIM_EXPORT abi_result look_up_v2(const char *base, void **function, int version, uint64_t flags, int *status) {
-    return look_up(base, function, version, flags, status);
+    if (!are_arguments(base, function, flags) || version > sim_library_cuda) return ABI_ERROR_INVALID_VALUE;
+    int found = look_up(base, function, version, flags);
+    if (status) *status = found;
+    return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result look_up_v1(const char *base, void **function, int version,
                                  uint64_t flags) __asm__("cuGetProcAddress");
 SIM_EXPORT abi_result look_up_v1(const char *base, void **function, int version, uint64_t flags) {
-    return look_up(base, function, version, flags, NULL);
+    if (!are_arguments(base, function, flags)) return ABI_ERROR_INVALID_VALUE;
+    return look_up(base, function, version, flags) == ABI_GPA_FOUND ? ABI_SUCCESS : ABI_ERROR_NOT_FOUND;
 }

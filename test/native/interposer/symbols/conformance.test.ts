@@ -84,7 +84,9 @@ for (const cuda of VERSIONS) {
     for (const way of ways) {
       const count = counts.get(way);
       t.is(count?.wrong, 0, way);
-      t.true((count?.ours ?? 0) > 1000 && (count?.driver ?? 0) > 10_000 && (count?.absent ?? 0) > 10_000, way);
+      // The second form refuses versions above the driver's own.
+      const answered = way === 'get-proc-address-v1' ? 10_000 : 5_000;
+      t.true((count?.ours ?? 0) > 1000 && (count?.driver ?? 0) > answered && (count?.absent ?? 0) > 10_000, way);
     }
     t.deepEqual(counts.get('foreign-handle'), { ...NONE, absent: verbs.length });
     t.is(counts.size, ASKED.length + OPENED.length + EXPORTS.length + ways.length + 3);

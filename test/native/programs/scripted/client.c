@@ -159,8 +159,10 @@ static int work(int argc, char **argv) {
             value = at;
         } else if (!strcmp(command, "newer")) { /* newer BYTES: by the newest form of cuMemAlloc that there is */
             abi_result (*form)(abi_devptr *, uint64_t, size_t) = NULL;
-            result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), "cuMemAlloc",
-                          (void **)&form, 14000, (uint64_t)0, (int *)NULL);
+            result = CALL(cuDriverGetVersion, (int *), &number);
+            if (!result)
+                result = CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *), "cuMemAlloc",
+                              (void **)&form, number, (uint64_t)0, (int *)NULL);
             if (!result) result = form(&at, 0, (size_t)a);
             value = at;
         } else if (!strcmp(command, "uuid")) { /* uuid DEVICE: as the driver's own tools write it */
