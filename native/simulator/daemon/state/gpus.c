@@ -9,6 +9,7 @@
 #define MIB (1024ull * 1024)
 #define MIN_GRANULE (64ull * 1024)
 #define DEFAULT_GRANULE (2 * MIB)
+#define POOL_STEP (32 * MIB) /* test/gpu/observed/h100-580.159.04.json, step rounding.pools */
 #define MIG_SLICES 7
 #define MIG_RESERVED (64 * MIB)
 
@@ -156,7 +157,7 @@ bool gpu_add(struct node *node, const char *text) {
     facts->total_bytes = total;
     facts->reserved_bytes = reserved;
     facts->granule_bytes = granule;
-    facts->pool_step_bytes = step ? step : granule;
+    facts->pool_step_bytes = step ? step : granule > POOL_STEP ? granule : POOL_STEP;
     facts->sm_count = model->sm_count;
     facts->cc_major = model->cc_major;
     facts->cc_minor = model->cc_minor;

@@ -1,9 +1,8 @@
 /* Stream-ordered memory: pools reserve chunks of the GPU, sub-allocate from them and keep freed memory until they are
- * trimmed or the process synchronizes. Assumption, not measured yet: a chunk is the request rounded up to the GPU's
- * pool step. Chunks of a host pool are memory of the process, of which the GPU has nothing. As work runs in submission
- * order, freed memory can be reused at once; but a pool releases nothing to the GPU before the streams of the frees
- * have reached them. A destroyed pool keeps all its memory until then, and until its last allocation is freed, as
- * CUDA's documentation says. */
+ * trimmed or the process synchronizes. A chunk is the request rounded up to the GPU's pool step. Chunks of a host pool
+ * are memory of the process, of which the GPU has nothing. As work runs in submission order, freed memory can be reused
+ * at once; but a pool releases nothing to the GPU before the streams of the frees have reached them. A destroyed pool
+ * keeps all its memory until then, and until its last allocation is freed, as CUDA's documentation says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +11,7 @@
 #define PIECE 512u
 
 struct sim_segment {
-    uint64_t offset, bytes;
+    uint64_t offset, bytes, asked; /* asked: by the program, where it is taken */
     bool taken;
     struct sim_segment *next;
 };
@@ -81,6 +80,7 @@ static int pool_alloc(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer
         return ABI_SUCCESS;
     }
     if (bytes > UINT64_MAX - PIECE) return ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t asked = bytes;
     bytes = (bytes + PIECE - 1) / PIECE * PIECE;
     struct sim_segment *segment = NULL;
     struct sim_region *chunk;
@@ -94,7 +94,8 @@ static int pool_alloc(struct sim_pool *pool, uint64_t bytes, abi_devptr *pointer
         segment = carve(chunk, bytes);
         if (!segment) return ABI_ERROR_OUT_OF_MEMORY;
     }
-    pool->used += bytes;
+    segment->asked = asked;
+    pool->used += asked;
     if (pool->used > pool->used_high) pool->used_high = pool->used;
     *pointer = sim_region_address(chunk) + segment->offset;
     return ABI_SUCCESS;
@@ -139,7 +140,7 @@ static void chunk_end(struct sim_pool *pool, struct sim_region **place) {
     pool->reserved -= chunk->bytes;
     for (struct sim_segment *segment = chunk->segments, *next; segment; segment = next) {
         next = segment->next;
-        if (segment->taken) pool->used -= segment->bytes;
+        if (segment->taken) pool->used -= segment->asked;
         free(segment);
     }
     if (chunk->block) sim_simple(SIM_RELEASE, 0, chunk->block, 0, NULL);
@@ -166,7 +167,7 @@ int sim_chunk_free(struct sim_region *region, abi_devptr pointer) {
     if (!segment || !segment->taken || segment->offset != offset) return ABI_ERROR_INVALID_VALUE;
     struct sim_pool *pool = region->pool;
     segment->taken = false;
-    pool->used -= segment->bytes;
+    pool->used -= segment->asked;
     coalesce(region);
     if (pool->destroyed && pool->used == 0 && !has_pending_frees(pool)) pool_end(unlink_pool(&ending, pool));
     return ABI_SUCCESS;

@@ -97,9 +97,9 @@ test('a checkpoint releases the charge, and a restore that does not fit is refus
   const client = await readyClient(t, node, { preload: grant.cuda });
   await client.must(`alloc ${60 * MIB}`);
   await client.must(`managed ${4 * MIB}`);
-  const pooled = await client.must(`pool-alloc ${8 * MIB}`);
+  const pooled = await client.must(`pool-alloc ${32 * MIB}`);
   const before = charged(account(grant));
-  t.is(Number(before.held), CONTEXT + 72 * MIB);
+  t.is(Number(before.held), CONTEXT + 96 * MIB);
   await client.must('checkpoint-lock');
   t.deepEqual(charged(account(grant)), before, 'a lock moves nothing');
   await client.must('checkpoint-take');

@@ -10,7 +10,8 @@
 #include "../../launch/capture.h"
 #include "pools.h"
 
-#define COMMON_STEP (32ull << 20) /* announced where it fits, until a GPU's step is known */
+/* Announced where it fits, until a GPU's step is known: test/gpu/observed/h100-580.159.04.json, rounding.pools. */
+#define COMMON_STEP (32ull << 20)
 #define MOST_TRIES 4
 
 /* Stream-ordered allocation from `pool`, or from the current one of the stream's device. */
