@@ -17,7 +17,7 @@
 #include "../shared-memory/limits_page.h"
 
 #ifndef COT_STATE_LAYOUT /* tests build another one */
-#define COT_STATE_LAYOUT 4u
+#define COT_STATE_LAYOUT 5u
 #endif
 #define COT_STATE_BYTES (1u << 20) /* reserved for it, so that later engines may append */
 

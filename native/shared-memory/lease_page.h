@@ -5,8 +5,9 @@
  * The agent writes the first half (a header, an order per GPU) and reads none of it back, except its own records at
  * its start. The container's processes write the second half (a row per process and GPU), which the agent copies
  * and checks. Each word has one writer: the agent, or the process that has the ledger's slot of that index (all its
- * threads, hence atomically). Little-endian, 8-byte aligned, no pointers, fixed size. Times are CLOCK_BOOTTIME in
- * ns; used GPU time in ns is counted up and never reset.
+ * threads, hence atomically); cot_lease_shared, in an order, is written by all processes of the container.
+ * Little-endian, 8-byte aligned, no pointers, fixed size. Times are CLOCK_BOOTTIME in ns; used GPU time in ns is
+ * counted up and never reset.
  *
  * One rule joins the halves: a process announces a launch (`inflight`, seq_cst), then reads `lease` (seq_cst); the
  * agent closes `lease` (seq_cst), then reads `inflight`. So at least one of the two sees the other, and a GPU that
@@ -73,6 +74,14 @@ struct cot_lease_record {
 };
 #define COT_LEASE_RECORD_WORDS 7u
 
+/* How far the container's processes are on a GPU. Only they read and write it, atomically. */
+struct cot_lease_shared {
+    uint64_t used_until_ns; /* use is counted up to here: time in which several processes use the GPU counts once */
+    uint64_t round;         /* how many launches the process made that made most, since nothing was in flight */
+    uint64_t relieved;      /* launches ever that went without credit, as work in flight might wait for them */
+    uint64_t reserved[5];
+};
+
 struct cot_lease_order {
     uint64_t lease;
     uint64_t limit_ns;       /* launches may begin while used_ns and pending_ns of all rows are below this */
@@ -83,7 +92,7 @@ struct cot_lease_order {
     uint64_t launches_limit; /* in state CATCH_UP launches may begin while fewer were made on this GPU */
     uint64_t reserved[2];
     struct cot_lease_record records[2];
-    uint64_t reserved2[8];
+    struct cot_lease_shared shared;
 };
 
 struct cot_lease_reports {
@@ -107,6 +116,7 @@ struct cot_lease_row {
 
 static_assert(sizeof(struct cot_lease_page_header) == 64, "compute header");
 static_assert(sizeof(struct cot_lease_record) == 64, "compute record");
+static_assert(sizeof(struct cot_lease_shared) == 64, "compute shared");
 static_assert(sizeof(struct cot_lease_order) == 256, "compute order");
 static_assert(sizeof(struct cot_lease_reports) == 64, "compute reports");
 static_assert(sizeof(struct cot_lease_row) == 64, "compute row");

@@ -131,15 +131,17 @@ struct cot_member {
 
     /* the turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
-    uint64_t turn_launches;     /* launches that had ended when all of the gang had their GPUs */
-    uint64_t unclaimed_ns;      /* time without a charge: an upper bound of what it can have used */
-    uint64_t charged_ahead_ns;  /* charged before it was reported */
-    uint64_t waited_for_ns;     /* time in its turn during which others waited ... */
-    uint64_t owed_ns;           /* ... and how much of that the GPU could have given to them */
-    bool lent;                  /* the turn is a loan during another container's pause */
-    bool out_of_credit;         /* high priority, and used up its credit while others waited */
-    bool reserved;              /* has this GPU, but its gang not yet all that it wants */
-    bool digested_since_close;  /* a digest was taken after the order was closed */
+    uint64_t turn_launches;    /* launches that had ended when all of the gang had their GPUs */
+    uint64_t unclaimed_ns;     /* time without a charge: an upper bound of what it can have used */
+    uint64_t charged_ahead_ns; /* charged before it was reported */
+    uint64_t waited_for_ns;    /* time in its turn during which others waited ... */
+    uint64_t owed_ns;          /* ... and how much of that the GPU could have given to them */
+    uint64_t finishing_ns;     /* since when its turn would be over, if nothing of it were in flight; 0: it is not */
+    uint64_t finishing_launches, finishing_launch_ns; /* launches of it by then, and when one was last made */
+    bool lent;                                        /* the turn is a loan during another container's pause */
+    bool out_of_credit;                               /* high priority, and used up its credit while others waited */
+    bool reserved;                                    /* has this GPU, but its gang not yet all that it wants */
+    bool digested_since_close;                        /* a digest was taken after the order was closed */
     bool undrained;             /* it did not drain in time: its work shares the GPU with the holder's */
     uint64_t trailing_until_ns; /* until then its work runs first: it ends before the holder's begins */
     uint64_t busy_ns;           /* time with work in flight */

@@ -60,6 +60,7 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     member->turn_charged_ns = 0;
     member->lent = lent && !member->relieved;
     member->out_of_credit = false;
+    member->finishing_ns = member->finishing_launch_ns = 0;
     member->held_back_ns = 0;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_gpu(arbiter, member, open_gpu);
@@ -153,6 +154,19 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
     cot_order_alone(arbiter, gpu, holder);
 }
 
+/* The turn is over, but work of it is in flight that may wait for launches of its other processes. The gate lets those
+ * go while the lease is granted, if that work takes too long; the turn ends when nothing is in flight. */
+static bool is_finishing(const struct cot_arbiter *arbiter, struct cot_member *holder, uint64_t now_ns) {
+    if (holder->multi_gpu || !holder->digest.inflight || !holder->digest.waiting) return false;
+    if (holder->finishing_ns == 0) holder->finishing_ns = now_ns;
+    if (holder->finishing_launch_ns == 0 || holder->finishing_launches != holder->digest.launches) {
+        holder->finishing_launch_ns = now_ns;
+        holder->finishing_launches = holder->digest.launches;
+    }
+    return now_ns - holder->finishing_launch_ns < arbiter->tuning.quantum_ns + holder->digest.pending_ns &&
+           now_ns - holder->finishing_ns < arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
+}
+
 static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
     struct cot_member *holder = cot_holder(gpu);
     struct cot_member *other = cot_next_member(arbiter, gpu, holder, round);
@@ -190,6 +204,11 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
                               cot_overdue_since(arbiter, holder, now) == UINT64_MAX);
     outranked = outranked || (other && cot_sibling_holds(arbiter, other) && cot_precedes(arbiter, gpu, other, holder));
     if (cot_is_relief_unused(arbiter, holder, now)) {
+        cot_wake_by(round, now + COT_POLL_NS);
+        return;
+    }
+    if (!outranked && !stays && (spent || out_of_time || out_of_credit) && is_finishing(arbiter, holder, now)) {
+        if (holder->terms.rate_ppm != 0) cot_order_turn(arbiter, gpu, holder, left);
         cot_wake_by(round, now + COT_POLL_NS);
         return;
     }

@@ -9,7 +9,6 @@
 #define MEAN_LAUNCHES 256u      /* launches that a mean averages */
 #define MAX_GUESS_NS 1000000000ull
 
-#define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define STORE(word, value) __atomic_store_n(&(word), value, __ATOMIC_RELAXED)
 
 static uint32_t place_of(uint64_t key) {

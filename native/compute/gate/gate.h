@@ -51,13 +51,17 @@ struct cot_gate {
     struct cot_lease_page_header *header;
     const struct cot_lease_order *order;
     struct cot_lease_reports *reports;
-    struct cot_lease_row *row; /* of this process */
+    struct cot_lease_shared *shared; /* on this GPU */
+    struct cot_lease_row *row;       /* of this process */
     uint32_t slot_count, gpu_count, gpu, slot;
-    uint64_t used_until_ns;    /* use is counted up to here */
-    uint64_t forfeited_ns;     /* growth of a record's limit that was not used in time ... */
-    uint64_t forfeited_of;     /* ... and the check of that record */
-    uint32_t waited;           /* the last admission was answered with a wait */
-    uint32_t out_of_credit;    /* the limit was reached and has not grown enough since */
+    uint64_t forfeited_ns;  /* growth of a record's limit that was not used in time ... */
+    uint64_t forfeited_of;  /* ... and the check of that record */
+    uint64_t round;         /* launches of this process since the container last had nothing in flight */
+    uint32_t waited;        /* the last admission was answered with a wait */
+    uint32_t out_of_credit; /* the limit was reached and has not grown enough since */
+    /* The container's other processes: launches, how many of them are in flight, since when neither has changed, and
+     * whether a launch of this one was let go since, as that work may wait for it. */
+    uint64_t others_launches, others_inflight, others_since_ns, others_stuck;
     uint32_t missed_heartbeat; /* low half of an announced idle end after which no heartbeat came: not trusted again; 0:
                                   none */
     struct cot_duration all;   /* of all kinds */
@@ -81,6 +85,7 @@ struct cot_batch {
     bool overdue;        /* has run for longer than predicted: no longer pending */
     bool waited;         /* it was overdue, and ended with a later launch of the container: its duration is not used */
     uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
+    uint64_t relieved;   /* the container's launches that went without credit, when it began */
     struct cot_batch_kind {
         struct cot_launch_kind kind;
         uint64_t predicted_ns;
@@ -94,12 +99,16 @@ struct cot_wait {
     uint64_t rung_ns;  /* when the wait was announced and the bell rung; 0: it does not wait yet */
     uint64_t bound_ns; /* the launch goes at this time, if the container may launch at all then; 0: none was set */
     uint32_t settled;  /* how often it was set again, as nothing was in flight */
+    bool behind;       /* work of its own stream is in flight: set by the caller before each admission */
+    uint64_t launches, inflight; /* of the container on this GPU, when one of them last changed ... */
+    uint64_t stuck_ns;           /* ... and when all that was in flight then should have ended */
 };
 
 struct cot_verdict {
     bool go;
     bool bound;        /* it goes because its wait has reached its bound */
     bool own;          /* waits for work of the container itself: no reason to ring */
+    bool wakes;        /* other processes that wait may go as well: wake them */
     bool away;         /* no arbiter runs: the container's own credit decides */
     uint32_t wake;     /* wait while the order's `wake` has this value ... */
     uint64_t until_ns; /* ... and not beyond this time */
@@ -114,7 +123,9 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
  *
  * No launch waits for the end of anything without a bound, for that end may hang on the launch itself:
  * - for work of its own process in flight, as long as that work was predicted to take; then it is overdue;
- * - for credit, as long as the container's limit takes to grow by what was used when the wait began;
+ * - for credit, as long as the container's limit takes to grow by what was used when the wait began; while work of the
+ *   container is in flight that should have ended, and none of it in the launch's own stream, not at all: nothing is
+ *   saved by waiting, for that work is charged as well;
  * - for the container's turn, as long as the arbiter says (cot_member.bound_ns).
  * What is launched at a bound is charged like everything else, and delays what comes after it. */
 struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns,

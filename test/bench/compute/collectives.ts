@@ -1,5 +1,5 @@
-// Jobs whose ranks need one another in each step, on two GPUs: in one container, and in a container for each rank;
-// with neighbors that always have work on both GPUs, and alone.
+// Jobs whose ranks need one another in each step, on two GPUs: in one container, and in a container for each rank; and on
+// one GPU, in one container, many steps launched ahead; with neighbors that always have work, and alone.
 import type { BenchOptions } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { type Run, runLab, type Tenant } from './lab.ts';
@@ -14,9 +14,10 @@ const collective = (more: Tenant['more']): Tenant => ({
   percent: PERCENT,
   more: { spread: 'fixed', ...more },
 });
-const JOBS: Readonly<Record<'one_container' | 'two_containers', readonly Tenant[]>> = {
+const JOBS: Readonly<Record<'one_container' | 'two_containers' | 'one_gpu', readonly Tenant[]>> = {
   one_container: [collective({ gpus: 2 })],
   two_containers: [0, 1].map((gpu) => collective({ gpu })),
+  one_gpu: [collective({ processes: 2, work_us: 2000, burst: 2 * 28 })],
 };
 const NEIGHBORS: readonly Tenant[] = [0, 1].map((gpu) => ({
   form: 'async',
@@ -42,7 +43,7 @@ export async function ratioOfCollectives(job: Job, beside: readonly Tenant[] = N
 export async function collectives({ note }: BenchOptions): Promise<Row[]> {
   note('compute: collectives of several GPUs');
   const rows: Row[] = [];
-  for (const job of ['one_container', 'two_containers'] as const) {
+  for (const job of ['one_container', 'two_containers', 'one_gpu'] as const) {
     rows.push({
       name: `compute.collectives.${job}.rate_ratio`,
       value: await ratioOfCollectives(job),

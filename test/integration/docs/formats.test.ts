@@ -19,6 +19,7 @@ const STRUCTURES: readonly (readonly [heading: string, structure: string])[] = [
   ['### `struct cot_lease_page_header`', 'cot_lease_page_header'],
   ['### `struct cot_lease_order`', 'cot_lease_order'],
   ['### `struct cot_lease_record`', 'cot_lease_record'],
+  ['### `struct cot_lease_shared`', 'cot_lease_shared'],
   ['### `struct cot_lease_reports`', 'cot_lease_reports'],
   ['### `struct cot_lease_row`', 'cot_lease_row'],
 ];

@@ -146,12 +146,26 @@ test('rule 5: short pauses are waited for, or a program that pauses loses its sh
 });
 
 for (const [job, what] of [
-  ['one_container', 'in one container'],
-  ['two_containers', 'in a container each'],
+  ['one_container', 'on two GPUs in one container'],
+  ['two_containers', 'on two GPUs in a container each'],
+  ['one_gpu', 'on one GPU in one container'],
 ] as const) {
-  test(`ranks on two GPUs ${what} get their share beside busy neighbors`, async (t) => {
+  test(`ranks ${what} get their share beside busy neighbors`, async (t) => {
     const ratio = await ratioOfCollectives(job);
     t.true(ratio >= 0.8, `${ratio}`);
+  });
+}
+
+for (const [form, processes, percent, least] of [
+  ['sync', 4, 50, 45],
+  ['async', 2, 50, 45],
+  ['async', 2, 100, 90],
+] as const) {
+  test(`${processes} ${form} processes of a container have its ${percent} % together`, async (t) => {
+    const tenants = [{ form, kernelUs: 2000, percent, more: { processes } }];
+    const [served] = await runLab({ seconds: 12, tenants });
+    const got = percentOf(after(served?.active_us ?? [], 2));
+    t.true(got >= least && got <= percent + 1, `${got} %`);
   });
 }
 

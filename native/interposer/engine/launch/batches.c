@@ -1,6 +1,7 @@
 /* Pairs of events around batches of launches: one before the first launch, one after the last. They are recorded by
  * the threads that launch; if no more launches come the completion thread closes the batch. The lock covers states
  * and places only. */
+#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -108,6 +109,7 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
     cot_spin_unlock(&batches->lock);
     if (joined || !timed) return timed;
     timed->alone = alone;
+    timed->thread = &errno;
     timed->context = context;
     timed->stream = stream;
     timed->begun_ns = timed->last_ns = now_ns;
@@ -119,6 +121,15 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
     timed->state = COT_TIMED_OPEN;
     cot_spin_unlock(&batches->lock);
     return timed;
+}
+
+bool cot_is_stream_in_flight(const struct cot_batches *batches, abi_context context, abi_stream stream) {
+    for (uint32_t i = batches->head; i != __atomic_load_n(&batches->tail, __ATOMIC_ACQUIRE); i++) {
+        const struct cot_timed_batch *timed = &batches->ring[i % COT_BATCHES];
+        if (__atomic_load_n(&timed->state, __ATOMIC_RELAXED) == COT_TIMED_FREE || timed->context != context) continue;
+        if (timed->stream == stream && (!timed->alone || timed->thread == &errno)) return true;
+    }
+    return false;
 }
 
 void cot_timed_batch_close(struct cot_batches *batches, struct cot_timed_batch *timed) {

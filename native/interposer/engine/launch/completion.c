@@ -194,8 +194,8 @@ static void note_overdue(struct cot_gates *gates, uint32_t gpu, struct cot_timed
     uint64_t since = timed->last_ns > batches->completed_ns ? timed->last_ns : batches->completed_ns;
     bool first = !timed->batch.overdue;
     if (!cot_batch_is_overdue(&timed->batch, since, now_ns) || (first && is_behind_another(batches, timed))) return;
+    if (first) timed->seen_launches = cot_gate_launches(&gates->gate[gpu]);
     cot_gate_overdue(&gates->gate[gpu], &timed->batch, now_ns);
-    timed->seen_launches = cot_gate_launches(&gates->gate[gpu]);
     if (first && atomic_load(&batches->sleepers))
         syscall(SYS_futex, &gates->gate[gpu].order->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -90,17 +90,23 @@ static void wait_for_order(struct cot_gates *gates, uint32_t gpu, const struct c
     atomic_fetch_sub(&batches->sleepers, 1);
 }
 
+static void wake_waiting(const struct cot_gate *gate) {
+    syscall(SYS_futex, &gate->order->wake, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
 /* Announces the launch once it may go. False: the container is not limited any more. */
-static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, const struct cot_launch_kind *kind,
-                                struct cot_launch *launch) {
+static bool wait_until_admitted(struct cot_gates *gates, const struct cot_launch_kind *kind, void *context,
+                                abi_stream stream, struct cot_launch_ticket *ticket) {
+    uint32_t gpu = ticket->gpu;
     struct cot_gate *gate = &gates->gate[gpu];
-    struct cot_wait wait = {0};
+    struct cot_wait wait = {.behind = true}; /* not known, unless it is refused */
     uint64_t since_ns = 0, looked_ns = 0;
     for (;;) {
         uint64_t lease = __atomic_load_n(&gate->order->lease, __ATOMIC_ACQUIRE), now = cot_boottime_ns();
         bool free = cot_lease_state(lease) == COT_LEASE_FREE || !is_leased();
         struct cot_verdict verdict = {.go = true};
-        if (!free) verdict = cot_gate_admit(gate, kind, now, &wait, launch);
+        if (!free) verdict = cot_gate_admit(gate, kind, now, &wait, &ticket->launch);
+        if (verdict.wakes) wake_waiting(gate);
         if (verdict.go) {
             if (since_ns) cot_gate_wait(gate, false, now - since_ns, now);
             return !free;
@@ -115,7 +121,9 @@ static bool wait_until_admitted(struct cot_gates *gates, uint32_t gpu, const str
             cot_lease_page_clear_dead(gates);
             looked_ns = now;
         }
-        wait_for_order(gates, gpu, &verdict, now);
+        bool behind = cot_is_stream_in_flight(&gates->batches[gpu], context, stream);
+        if (behind || !wait.behind) wait_for_order(gates, gpu, &verdict, now);
+        wait.behind = behind;
     }
 }
 
@@ -145,7 +153,7 @@ static void wait_for_lease(struct cot_gates *gates, const struct cot_gated_launc
     struct cot_launch_kind kind = kind_of(gated);
     if (cot_current_context(&ticket->gpu, &context) != ABI_SUCCESS || ticket->gpu == COT_NO_GPU)
         return; /* the driver will refuse the launch */
-    for (int tries = 0; wait_until_admitted(gates, ticket->gpu, &kind, &ticket->launch); tries++) {
+    for (int tries = 0; wait_until_admitted(gates, &kind, context, gated->stream, ticket); tries++) {
         ticket->timed = cot_timed_batch_begin(gates, ticket->gpu, context, gated->stream, cot_boottime_ns());
         if (ticket->timed) return;
         if (tries == NO_ROOM_TRIES) {

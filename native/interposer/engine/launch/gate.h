@@ -32,9 +32,10 @@ struct cot_timed_batch {
     bool fresh;     /* the GPU had none of our work when it began */
     abi_context context;
     abi_stream stream, on; /* `on`: where its events are recorded */
+    const void *thread;    /* `alone`: the thread's errno, which no other thread has */
     abi_event begin, end;  /* created in the context `made_in` */
     abi_context made_in;
-    uint64_t seen_launches;     /* while it is overdue: those of the container when it was last looked at */
+    uint64_t seen_launches;     /* those of the container when it was first overdue */
     uint64_t begun_ns, last_ns; /* times of the first and last launch */
     struct cot_batch batch;
 };
@@ -103,6 +104,8 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
 /* After it; `launch` is NULL if the driver refused it. */
 void cot_timed_batch_end(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed,
                          const struct cot_launch *launch, uint64_t now_ns);
+/* Whether launches of the stream are in flight. */
+bool cot_is_stream_in_flight(const struct cot_batches *batches, abi_context context, abi_stream stream);
 /* Records the last event of a batch in state CLOSING, and closes it. */
 void cot_timed_batch_close(struct cot_batches *batches, struct cot_timed_batch *timed);
 void cot_wake_completion_thread(struct cot_gates *gates);

@@ -12,7 +12,7 @@ struct batch {
     struct cot_batch batch;
     uint32_t stream, left;
     bool closed;
-    uint64_t begin_ns, end_ns, last_ns;
+    uint64_t begin_ns, end_ns, last_ns, seen_launches;
     struct batch *next;
 };
 struct process {
@@ -271,12 +271,15 @@ static void settle(struct process *process) {
         if (!batch->closed || batch->left) {
             uint64_t since = batch->last_ns > process->completed_ns ? batch->last_ns : process->completed_ns;
             if (batch->closed && !is_behind_another(process, batch) &&
-                cot_batch_is_overdue(&batch->batch, since, now_ns))
+                cot_batch_is_overdue(&batch->batch, since, now_ns)) {
+                if (!batch->batch.overdue) batch->seen_launches = cot_gate_launches(&process->gate);
                 cot_gate_overdue(&process->gate, &batch->batch, now_ns);
+            }
             at_ = &batch->next;
             continue;
         }
         process->completed_ns = now_ns;
+        batch->batch.waited = batch->batch.overdue && batch->seen_launches != cot_gate_launches(&process->gate);
         uint32_t streams = 0;
         for (uint32_t i = 0; i < MAX_STREAMS; i++) streams += process->batches_in[i] > 0;
         /* Events tell half microseconds. */
@@ -308,7 +311,14 @@ static bool ask(struct program *program, struct launch *launch) {
     /* The streams of a program run functions of their own. */
     struct cot_launch_kind kind = {
         .key = 1 + launch->stream + (launch->kind << 8), .family = UINT64_MAX - launch->stream, .blocks = 1};
+    process->wait.behind = process->batches_in[launch->stream] > 0;
     struct cot_verdict verdict = cot_gate_admit(&process->gate, &kind, now_ns, &process->wait, &process->launch);
+    if (verdict.wakes) {
+        for (uint32_t i = 0; i < program->tenant->processes; i++) {
+            struct process *other = program->tenant->programs[i].law;
+            if (other && other != process && other->waiting) at(now_ns + wake_latency(), woken, other->program, 0);
+        }
+    }
     if (verdict.go) {
         if (process->waiting) cot_gate_wait(&process->gate, false, now_ns - process->waiting_since_ns, now_ns);
         process->waiting = false;

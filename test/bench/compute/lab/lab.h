@@ -109,7 +109,7 @@ struct program {
     struct context context;
     struct random random, arrivals_random; /* two, so that when work comes does not hang on how long it takes */
     uint32_t outstanding, burst_left, next_stream;
-    uint64_t launches;
+    uint64_t launches, collectives;
     uint64_t outstanding_in[MAX_STREAMS];
     bool stopped; /* nothing more is launched: between its phases */
     bool blocked; /* in a call that waits for the GPU */
@@ -129,6 +129,7 @@ struct tenant {
     uint32_t nodes, processes, load_percent;
     uint32_t first_gpu, gpus; /* its processes use them in turn */
     struct job *job;          /* of FORM_COLLECTIVE: each process is a rank */
+    uint64_t work_ns;         /* of a kernel before each collective; 0: there is none */
     uint64_t kinds;           /* of launches, in turn, each of its own length; 0: each launch is of a new kind */
     uint64_t gap_ns;
     uint32_t burst;

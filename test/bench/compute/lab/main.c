@@ -2,10 +2,10 @@
  *
  *   law=native|cotenant|count_bucket|event_bucket  seconds=N  seed=N  policy=0..5  instances=N
  *   quantum_us= depth_us= high_depth_us= credit_longest= anticipation_us= loan_us= unknown_us= swallow=1   (the law's)
- *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests|collective  kernel_us nodes gap_us
- * burst spread:lognormal|fixed|bimodal  percent limit weight high cap load active_ms pause_ms processes join_ms
- * scribbles kinds gpu gpus job (a number; each process is a rank of it) set=MS:TENANT:percent|weight:VALUE   stop=MS
- * resume=MS  restart=MS     (of the agent)
+ *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests|collective  kernel_us work_us (of
+ * a kernel before each collective) nodes gap_us burst spread:lognormal|fixed|bimodal  percent limit weight high cap
+ * load active_ms pause_ms processes join_ms scribbles kinds gpu gpus job (a number; each process is a rank of it)
+ *   set=MS:TENANT:percent|weight:VALUE   stop=MS resume=MS restart=MS (of the agent)
  *
  * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
  * how long it waited; with requests, how long they took. */
@@ -46,6 +46,7 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
     else if (!strcmp(key, "spread")) tenant->spread = choice(SPREADS, value);
     else if (!strcmp(key, "kernel_us")) tenant->kernel_ns = number(value) * US;
     else if (!strcmp(key, "nodes")) tenant->nodes = (uint32_t)number(value);
+    else if (!strcmp(key, "work_us")) tenant->work_ns = number(value) * US;
     else if (!strcmp(key, "gap_us")) tenant->gap_ns = number(value) * US;
     else if (!strcmp(key, "burst")) tenant->burst = (uint32_t)number(value);
     else if (!strcmp(key, "percent")) tenant->request.share_ppm = (uint32_t)number(value) * 10000;
@@ -92,7 +93,7 @@ static void add_tenant(char *words) {
     if (tenant->form == FORM_COLLECTIVE) {
         if (!tenant->job) tenant->job = &lab.jobs[0];
         tenant->job->ranks += tenant->processes;
-        tenant->burst = 1;
+        if (!tenant->burst) tenant->burst = 1;
     }
 }
 

@@ -36,11 +36,14 @@ static uint64_t length_of(struct program *program, uint64_t kind) {
 static struct launch *next_launch(struct program *program) {
     struct launch *launch = calloc(1, sizeof *launch);
     if (!launch) abort();
-    launch->job = program->tenant->job;
-    launch->step = program->launches;
+    const struct tenant *tenant = program->tenant;
+    bool works = tenant->work_ns && program->launches % 2 == 0;
+    if (!works) launch->job = tenant->job;
+    if (launch->job) launch->step = program->collectives++;
     launch->kind = program->tenant->kinds ? program->launches % program->tenant->kinds : program->launches;
     program->launches++;
-    launch->left_ns = launch->length_ns = length_of(program, launch->kind);
+    if (works) launch->kind += tenant->kinds;
+    launch->left_ns = launch->length_ns = works ? tenant->work_ns : length_of(program, launch->kind);
     launch->width = 1000;
     launch->program = program;
     if (program->tenant->form == FORM_STREAMS) {

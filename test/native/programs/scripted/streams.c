@@ -4,6 +4,7 @@
  *   streams two              a kernel that ends when a later one on another stream has started
  *   streams many STREAMS     the same with so many kernels that wait, on a stream each
  *   streams ranks FLAG N MS  one of N processes; each iteration ends when the kernels of all N have started
+ *   streams steps FLAG N STEPS  the same with a kernel of 2 ms before each, all launched before the first wait
  *   streams busy MS          a neighbor: kernels of 500 us, eight at a time
  *   streams capture ROUNDS FLAGS  work, then a capture of the same stream, without a wait in between
  *   streams capture-other ROUNDS FLAGS  work on the legacy default stream, then a capture of the stream
@@ -23,6 +24,7 @@
 static const char KERNELS[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
                               "// cotenant-sim: duration_us=50\n.visible .entry brief()\n{\n ret;\n}\n"
                               "// cotenant-sim: duration_us=500\n.visible .entry work()\n{\n ret;\n}\n"
+                              "// cotenant-sim: duration_us=2000\n.visible .entry layer()\n{\n ret;\n}\n"
                               "// cotenant-sim: duration_us=1 await=1\n"
                               ".visible .entry consume(.param .u32 flag, .param .u32 value)\n{\n ret;\n}\n"
                               "// cotenant-sim: duration_us=1 signal=1\n"
@@ -40,7 +42,7 @@ static abi_result (*capture_mode)(int *), (*is_capturing)(abi_stream, int *);
 static abi_result (*event_create)(abi_event *, unsigned), (*event_record)(abi_event, abi_stream);
 static abi_result (*event_query)(abi_event), (*wait_event)(abi_stream, abi_event, unsigned), (*context_sync)(void);
 static abi_result (*allocate)(abi_devptr *, size_t), (*copy)(abi_devptr, const void *, size_t);
-static abi_function brief, work, consume, produce, meet, leave;
+static abi_function brief, work, layer, consume, produce, meet, leave;
 static unsigned failed;
 
 static uint64_t now_us(void) {
@@ -99,8 +101,9 @@ static bool start(void) {
     FIND(allocate, "cuMemAlloc_v2");
     FIND(copy, "cuMemcpyHtoD_v2");
     return !init(0) && !retain(&context, 0) && !set_current(context) && !load(&module, KERNELS) &&
-           !get(&brief, module, "brief") && !get(&work, module, "work") && !get(&consume, module, "consume") &&
-           !get(&produce, module, "produce") && !get(&meet, module, "meet") && !get(&leave, module, "leave");
+           !get(&brief, module, "brief") && !get(&work, module, "work") && !get(&layer, module, "layer") &&
+           !get(&consume, module, "consume") && !get(&produce, module, "produce") && !get(&meet, module, "meet") &&
+           !get(&leave, module, "leave");
 }
 
 static void many(unsigned streams) {
@@ -132,6 +135,20 @@ static void ranks(unsigned flag, unsigned count, uint64_t ms) {
     MUST(launch(leave, stream, flag, 0));
     MUST(stream_sync(stream));
     printf("{\"collectives\":%u,\"longestMs\":%.1f}\n", done, (double)longest / 1e3);
+}
+
+static void steps(unsigned flag, unsigned count, unsigned steps) {
+    abi_stream stream = new_stream(ABI_STREAM_NON_BLOCKING);
+    /* The others have come as far. */
+    MUST(launch(meet, stream, flag, count));
+    MUST(stream_sync(stream));
+    uint64_t from = now_us();
+    for (unsigned step = 1; step <= steps; step++) {
+        MUST(launch(layer, stream, 0, 0));
+        MUST(launch(meet, stream, flag, count * (step + 1)));
+    }
+    MUST(stream_sync(stream));
+    printf("{\"stepMs\":%.2f}\n", (double)(now_us() - from) / 1e3 / steps);
 }
 
 static void busy(uint64_t ms) {
@@ -281,6 +298,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "two")) many(1);
     else if (!strcmp(what, "many")) many(first);
     else if (!strcmp(what, "ranks")) ranks(first, second, argc > 4 ? (uint64_t)atoi(argv[4]) : 0);
+    else if (!strcmp(what, "steps")) steps(first, second, argc > 4 ? (unsigned)atoi(argv[4]) : 1);
     else if (!strcmp(what, "busy")) busy(first);
     else if (!strcmp(what, "capture")) capture(first, second, false);
     else if (!strcmp(what, "capture-other")) capture(first, second, true);

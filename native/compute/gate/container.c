@@ -1,0 +1,79 @@
+/* What a process sees of its container on the GPU: totals of all processes, whether the others go on, how far each is,
+ * and whether an arbiter runs. */
+#include "internal.h"
+
+#define STOPPED_NS 5000000ull /* after which overdue work would have been charged */
+
+/* Totals of all processes of the container on this GPU. Announcements are read before what they turn into. */
+struct cot_totals cot_totals_of(const struct cot_gate *gate) {
+    struct cot_totals totals = {0};
+    uint64_t busy = 0, longest = 0;
+    uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
+    if (slots > gate->slot_count) slots = gate->slot_count; /* any process of the container may have overwritten it */
+    const struct cot_lease_row *row = gate->row - (uint64_t)gate->slot * gate->gpu_count;
+    for (uint32_t slot = 0; slot < slots; slot++, row += gate->gpu_count) {
+        if (__atomic_load_n(&row->stamp, __ATOMIC_RELAXED) != 0) {
+            totals.pending += __atomic_load_n(&row->pending_ns, __ATOMIC_SEQ_CST);
+            uint64_t inflight = LOAD(row->inflight), length = LOAD(row->longest_ns);
+            totals.inflight += inflight;
+            if (slot != gate->slot) totals.waiting += LOAD(row->waiting);
+            busy += inflight > 0;
+            if (length > longest) longest = length;
+        }
+        totals.launches += LOAD(row->launches);
+        totals.used += __atomic_load_n(&row->used_ns, __ATOMIC_ACQUIRE);
+    }
+    /* The driver lets the processes run in turns. */
+    totals.next_ns = busy * longest;
+    return totals;
+}
+
+/* Notes whether the container's other processes have made a launch or ended one since this was last called. */
+void cot_watch_others(struct cot_gate *gate, const struct cot_totals *totals, uint64_t now_ns) {
+    uint64_t launches = totals->launches - LOAD(gate->row->launches);
+    uint64_t inflight = totals->inflight - LOAD(gate->row->inflight);
+    if (launches == LOAD(gate->others_launches) && inflight == LOAD(gate->others_inflight)) return;
+    __atomic_store_n(&gate->others_launches, launches, __ATOMIC_RELAXED);
+    __atomic_store_n(&gate->others_inflight, inflight, __ATOMIC_RELAXED);
+    __atomic_store_n(&gate->others_since_ns, now_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gate->others_stuck, 0, __ATOMIC_RELAXED);
+}
+
+/* Other processes of the container have work in flight, and charge the time: up to now if it is overdue, else when it
+ * ends. A stopped process does neither. */
+bool cot_is_in_use(const struct cot_gate *gate, const struct cot_totals *totals, uint64_t now_ns) {
+    uint64_t pending = totals->pending - LOAD(gate->row->pending_ns);
+    return LOAD(gate->others_inflight) &&
+           now_ns < LOAD(gate->others_since_ns) + 2 * pending + COT_OVERDUE_SLACK_NS + STOPPED_NS;
+}
+
+/* Processes that need one another launch equally often. A round begins with a launch while nothing of the container is
+ * in flight. Its number is in the high half of `round`, in the low half how many launches one process made in it at
+ * most: so many may each of the others make, if the credit ends between them. True: it is more than before. */
+bool cot_count_in_round(struct cot_gate *gate, bool begins) {
+    uint64_t most = LOAD(gate->shared->round), own = LOAD(gate->round), next;
+    do {
+        own = own >> 32 == most >> 32 ? own + 1 : (most & ~0xffffffffull) + 1;
+        if (begins) own = ((most >> 32) + 1) << 32 | 1;
+        next = own > most ? own : most;
+    } while (next != most && !__atomic_compare_exchange_n(&gate->shared->round, &most, next, false, __ATOMIC_RELAXED,
+                                                          __ATOMIC_RELAXED));
+    __atomic_store_n(&gate->round, own, __ATOMIC_RELAXED);
+    return own >= next && LOAD(gate->shared->relieved);
+}
+
+/* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was
+ * announced: an arbiter that comes back writes its heartbeat before it reads what is in flight. */
+bool cot_is_arbiter_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {
+    uint64_t heartbeat = __atomic_load_n(&gate->header->heartbeat_ns, __ATOMIC_SEQ_CST);
+    bool rests = heartbeat != 0 && heartbeat == LOAD(gate->header->rest_until_ns);
+    *until_ns = (heartbeat < now_ns ? heartbeat : now_ns) + COT_LEASE_PAGE_STALE_NS;
+    if (*until_ns <= now_ns) return true;
+    if (!rests) return false;
+    if (LOAD(gate->missed_heartbeat) == (uint32_t)heartbeat) return true;
+    if (rung_ns == 0) return false;
+    if (rung_ns + COT_LEASE_PAGE_STALE_NS < *until_ns) *until_ns = rung_ns + COT_LEASE_PAGE_STALE_NS;
+    if (*until_ns > now_ns) return false;
+    __atomic_store_n(&gate->missed_heartbeat, (uint32_t)heartbeat, __ATOMIC_RELAXED);
+    return true;
+}

@@ -1,0 +1,129 @@
+/* What the process used of the GPU, and what is learned of its launches: batches, their ends, overdue ones. */
+#include "internal.h"
+
+#define LONGEST_DECAY 64u    /* how fast the longest launch is forgotten, in completions */
+#define WAITER_NS 1000000ull /* predicted for a kernel that waited for a later launch */
+
+/* Counts the time until `until_ns` as used, unless that is more than `gap_ns`; `instead_ns` replaces the length of that
+ * time, if not 0. */
+void cot_use_until(struct cot_gate *gate, uint64_t until_ns, uint64_t gap_ns, uint64_t instead_ns) {
+    uint64_t from = LOAD(gate->shared->used_until_ns);
+    while (until_ns > from) {
+        uint64_t used = until_ns - from;
+        if (used > gap_ns) return;
+        if (__atomic_compare_exchange_n(&gate->shared->used_until_ns, &from, until_ns, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+            __atomic_fetch_add(&gate->row->used_ns, instead_ns ? instead_ns : used, __ATOMIC_RELEASE);
+            return;
+        }
+    }
+}
+
+/* Nothing is in flight: the next use begins now. */
+void cot_begin_use(struct cot_gate *gate, uint64_t now_ns) {
+    uint64_t from = LOAD(gate->shared->used_until_ns);
+    while (now_ns > from && !__atomic_compare_exchange_n(&gate->shared->used_until_ns, &from, now_ns, false,
+                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns) {
+    if (launch->unknown) cot_note_launched(gate, &launch->kind, now_ns);
+    if (batch->launches == 0)
+        *batch = (struct cot_batch){.after_wait = launch->waited, .relieved = LOAD(gate->shared->relieved)};
+    uint32_t i = 0;
+    while (i < batch->kinds && batch->kind[i].kind.key != launch->kind.key) i++;
+    if (i == batch->kinds) {
+        batch->kinds++;
+        batch->kind[i] = (struct cot_batch_kind){.kind = launch->kind, .unknown = launch->unknown};
+    }
+    batch->kind[i].launches++;
+    batch->kind[i].predicted_ns += launch->predicted_ns;
+    batch->launches++;
+    batch->predicted_ns += launch->predicted_ns;
+    batch->mean_ns += launch->mean_ns;
+    batch->unknown |= launch->unknown;
+    batch->away |= launch->away;
+    uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
+    if (depth / 4 < most) most = depth / 4;
+    return launch->probe || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
+           batch->kinds == COT_BATCH_KINDS;
+}
+
+static void note_longest(struct cot_gate *gate, uint64_t length_ns) {
+    uint64_t longest = LOAD(gate->row->longest_ns);
+    uint64_t now = length_ns > longest ? length_ns : longest - (longest - length_ns) / LONGEST_DECAY;
+    __atomic_store_n(&gate->row->longest_ns, now, __ATOMIC_RELAXED);
+}
+
+uint64_t cot_gate_launches(const struct cot_gate *gate) {
+    const struct cot_lease_row *rows = gate->row - (uint64_t)gate->slot * gate->gpu_count - gate->gpu;
+    uint32_t slots = __atomic_load_n(&gate->reports->slots_used, __ATOMIC_ACQUIRE);
+    uint64_t sum = 0;
+    if (slots > gate->slot_count) slots = gate->slot_count;
+    for (uint64_t i = 0; i < (uint64_t)slots * gate->gpu_count; i++) sum += LOAD(rows[i].launches);
+    return sum;
+}
+
+/* A batch's length is divided among its kinds as predicted. Of a batch with kinds that were not measured yet these get
+ * what is left beside the others. */
+static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t now_ns) {
+    uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
+    bool waited = batch->waited || batch->relieved != LOAD(gate->shared->relieved);
+    if (waited && length_ns > most) length_ns = batch->unknown ? most : most / 2; /* it may be shorter than it seemed */
+    uint64_t measured = 0, divided = batch->predicted_ns;
+    for (uint32_t i = 0; i < batch->kinds; i++) measured += batch->kind[i].unknown ? 0 : batch->kind[i].predicted_ns;
+    bool rest = batch->unknown && length_ns > measured;
+    if (rest) {
+        length_ns -= measured;
+        divided -= measured;
+    }
+    for (uint32_t i = 0; i < batch->kinds; i++) {
+        const struct cot_batch_kind *of = &batch->kind[i];
+        uint64_t share = length_ns;
+        if (rest && !of->unknown) continue;
+        if (batch->kinds > 1 && divided) share = (uint64_t)((unsigned __int128)length_ns * of->predicted_ns / divided);
+        uint64_t each = share / of->launches;
+        cot_record_duration(gate, &of->kind, each, of->launches, now_ns);
+        note_longest(gate, each);
+    }
+}
+
+void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t now_ns) {
+    uint64_t stale;
+    batch->away |= cot_is_arbiter_away(gate, now_ns, 0, &stale);
+    if (!batch->away) cot_use_until(gate, now_ns, UINT64_MAX, 0);
+    if (batch->overdue) return;
+    batch->overdue = true;
+    if (batch->away) {
+        /* Work of other containers delays it: it counts as used for as long as it takes alone. */
+        batch->charged_ns = batch->unknown || !batch->mean_ns ? batch->predicted_ns : batch->mean_ns;
+        __atomic_fetch_add(&gate->row->used_ns, batch->charged_ns, __ATOMIC_RELEASE);
+    }
+    __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
+}
+
+/* Events of streams that ran side by side include each other's time: a launch counts for its part. */
+bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uint64_t begin_ns, uint64_t end_ns,
+                       uint32_t streams, bool oldest, uint64_t now_ns) {
+    if (end_ns > now_ns) end_ns = now_ns;
+    uint64_t length = end_ns > begin_ns ? end_ns - begin_ns : 1;
+    /* A gap before this batch, in which nothing else of the process was in flight. */
+    uint64_t until = LOAD(gate->shared->used_until_ns);
+    struct cot_totals totals = cot_totals_of(gate);
+    if (oldest && begin_ns > until && !cot_is_in_use(gate, &totals, now_ns) &&
+        (batch->after_wait || begin_ns - until > gate->tuning.bridge_ns)) {
+        cot_begin_use(gate, begin_ns);
+    }
+    /* While no arbiter runs, work of other containers may share the GPU, and events include its time: use the known
+     * mean, and learn only what was not known at all. */
+    uint64_t stale;
+    bool away = batch->away || cot_is_arbiter_away(gate, now_ns, 0, &stale), known = !batch->unknown;
+    if (batch->charged_ns) cot_begin_use(gate, end_ns);
+    else cot_use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
+    if (!away || !known) learn(gate, batch, length / (streams ? streams : 1), now_ns);
+    if (!batch->overdue) __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
+    bool drained = __atomic_sub_fetch(&gate->row->inflight, batch->launches, __ATOMIC_SEQ_CST) == 0;
+    bool closed = cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) != COT_LEASE_GRANTED;
+    return drained && (closed || LOAD(gate->row->waiting)) && cot_ring(gate);
+}
