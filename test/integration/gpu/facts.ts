@@ -94,6 +94,9 @@ export const COMPARED: readonly string[] = [
   'gating.standin/noneStuck',
   'gating.standin/noneFailed',
   'gating.standin/allLaunchesCounted',
+  ...['streams', 'ranks'].flatMap((name) =>
+    ['ended', 'right', 'launches', 'failed'].map((key) => `gating.waits/${name}/*/${key}`),
+  ),
   'mps/memory/clients',
 ];
 

@@ -40,16 +40,17 @@ _BATCH_S = 0.01
 
 
 class Load:
-    """Made while no other process uses the GPU, because it measures its kernel; unless `measured` is what another one found.
-    `batch`: kernels between two synchronizations, about 10 ms of them by default."""
+    """Made while no other process uses the GPU, because it measures its kernel; unless `measured` is what another one
+    found. `batch`: kernels between two synchronizations, about 10 ms of them by default; `blocks`: one for each
+    multiprocessor by default."""
 
-    def __init__(self, us: int, measured=None, batch=None):
+    def __init__(self, us: int, measured=None, batch=None, blocks=None):
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         cuda.call("cuModuleLoadData", ctypes.byref(self._module), _TEXT.format(us=us).encode() + b"\0")
         cuda.call("cuModuleGetFunction", ctypes.byref(self._function), self._module, b"work")
         count = ctypes.c_int()
         cuda.call("cuDeviceGetAttribute", ctypes.byref(count), 16, 0)  # multiprocessors
-        self._blocks = count.value
+        self._blocks = blocks or count.value
         self._context = ctypes.c_void_p()
         cuda.call("cuCtxGetCurrent", ctypes.byref(self._context))
         self._turns, self._out = ctypes.c_uint64(_FIRST_TURNS), cuda.allocate(8)
@@ -81,8 +82,8 @@ class Load:
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self._thread.start()
 
-    def put(self) -> None:
-        cuda.call("cuLaunchKernel", self._function, self._blocks, 1, 1, 32, 1, 1, 0, None, self._parameters, None)
+    def put(self, stream=None) -> None:
+        cuda.call("cuLaunchKernel", self._function, self._blocks, 1, 1, 32, 1, 1, 0, stream, self._parameters, None)
 
     def _batch(self, count: int) -> float:
         began = time.perf_counter()

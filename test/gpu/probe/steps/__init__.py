@@ -17,11 +17,12 @@ from . import (
     rounding,
     runtime,
     timeslice,
+    waits,
 )
 from .nvml import cost, lists, memory, rights, sampler, utilization
 
 _MODULES = (conformance, cost, events, exports, gating, green, identity, latency, leases, lists, memory, mps, othergpus,
-            pools, residuals, rights, rounding, runtime, sampler, timeslice, utilization)
+            pools, residuals, rights, rounding, runtime, sampler, timeslice, utilization, waits)
 _BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
 
 #: With these each question has been asked.
@@ -29,6 +30,7 @@ FIRST = (
     "exports", "identity", "runtime.driver", "runtime.cudart", "rounding.linear", "rounding.pitch", "rounding.vmm",
     "rounding.arrays", "rounding.host", "rounding.managed", "rounding.pools", "residuals", "green", "nvml.stride",
     "nvml.memory", "nvml.kill", "nvml.utilization", "events.cost", "events.intervals", "leases", "mps", "gating.standin",
+    "gating.waits",
     "nvml.cost", "nvml.detail", "nvml.capabilities", "nvml.pidnamespace", "nvml.zombies",
 )
 #: What these ask has been answered in another way.
