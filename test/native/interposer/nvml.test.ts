@@ -193,9 +193,8 @@ test('a process is listed by its kind, with its charge, managed memory included'
   await computing.must(`managed ${64 * MIB}`);
   const nvml = await readyNvml(t, node, grant.both);
   const pids = async (name: string) => (await nvml.ask(`list ${name}_v3 8 24`)).rows.map(([pid]) => pid);
-  // A process with a slot computes, although the driver lists it among others only; but an MPS client is in its own
-  // list.
-  t.deepEqual((await pids(COMPUTE)).toSorted(), [computing.pid, drawing.pid, both.pid].toSorted());
+  // A process with a slot computes, although the driver lists it among others only; an MPS client is in both its lists.
+  t.deepEqual((await pids(COMPUTE)).toSorted(), [computing.pid, drawing.pid, both.pid, sharing.pid].toSorted());
   t.deepEqual((await pids(GRAPHICS)).toSorted(), [drawing.pid, both.pid].toSorted());
   t.deepEqual(await pids(MPS), [sharing.pid]);
   const rows = (await nvml.ask(`list ${COMPUTE}_v3 8 24`)).rows;

@@ -243,9 +243,10 @@ const sampler = join(BUILD, 'cotenant-sampler');
 const sampleOnce = (library: string) =>
   firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
 
+// MPS clients are in both lists with the same bytes: test/gpu/observed/h100-580.159.04.json, step mps.
 test('NVML lists compute, graphics and MPS processes by type, with their bytes', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
-  const kinds = { compute: 1, graphics: 2, 'compute+graphics': 3, mps: 4 };
+  const kinds = { compute: 1, graphics: 2, 'compute+graphics': 3, mps: 5 };
   const pids = new Map<number, number>();
   for (const [kind, bits] of Object.entries(kinds)) {
     const client = await readyClient(t, node, { env: { COTENANT_SIM_PROCESS_TYPE: kind } });

@@ -214,18 +214,19 @@ test('dcgm-exporter 6, MetaGPU 3: graphics and MPS count; two lists count once',
       sampledProcess(1, [use(0, { bytes: 100 * MIB, types: 2 })]),
       sampledProcess(2, [use(0, { bytes: 10 * MIB, types: 4 })]),
       sampledProcess(3, [use(0, { bytes: MIB, types: 3 })]),
+      sampledProcess(4, [use(0, { bytes: MIB, types: 5 })]), // as the driver lists MPS clients
     ],
   );
   const page = await show(
-    follow([sample], [pod('a', 'main')], { 1: ofGrant('a'), 2: ofGrant('a'), 3: ofGrant('a') }).state,
+    follow([sample], [pod('a', 'main')], { 1: ofGrant('a'), 2: ofGrant('a'), 3: ofGrant('a'), 4: ofGrant('a') }).state,
   );
-  t.is(used(page, {}), 111 * MIB);
-  t.is(seriesOf(page, 'cotenant_container_processes'), 3);
+  t.is(used(page, {}), 112 * MIB);
+  t.is(seriesOf(page, 'cotenant_container_processes'), 4);
   for (const [type, count] of [
     ['compute', 0],
     ['graphics', 1],
     ['compute+graphics', 1],
-    ['mps', 1],
+    ['mps', 2],
   ] as const)
     t.is(seriesOf(page, 'cotenant_device_processes', { type }), count, type);
 });
