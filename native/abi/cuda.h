@@ -55,10 +55,12 @@ enum {
     ABI_ERROR_CAPTURE_INVALIDATED = 901,
     ABI_ERROR_CAPTURE_MERGE = 902,
     ABI_ERROR_CAPTURE_UNMATCHED = 903,
+    ABI_ERROR_CAPTURE_UNJOINED = 904,
     ABI_ERROR_CAPTURE_ISOLATION = 905,
     ABI_ERROR_CAPTURE_IMPLICIT = 906,
     ABI_ERROR_CAPTURED_EVENT = 907,
     ABI_ERROR_CAPTURE_WRONG_THREAD = 908,
+    ABI_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     ABI_ERROR_INVALID_RESOURCE_TYPE = 914,
     ABI_ERROR_INVALID_RESOURCE_CONFIGURATION = 915,
     ABI_ERROR_UNKNOWN = 999,
@@ -143,8 +145,11 @@ enum {
     ABI_NODE_HOST = 3,
     ABI_NODE_GRAPH = 4,
     ABI_NODE_EMPTY = 5,
+    ABI_NODE_WAIT_EVENT = 6,
+    ABI_NODE_EVENT_RECORD = 7,
     ABI_NODE_MEM_ALLOC = 10,
     ABI_NODE_MEM_FREE = 11,
+    ABI_NODE_CONDITIONAL = 13,
 };
 /* CUDA_MEM_ALLOC_NODE_PARAMS in both layouts, 120 bytes; the driver fills the address in */
 typedef struct {
@@ -179,6 +184,14 @@ typedef struct {
     abi_graph graph;
     int ownership; /* ABI_CHILD_*: moved into the node, or copied */
 } abi_child_node;
+/* CUDA_CONDITIONAL_NODE_PARAMS; the driver fills the bodies in */
+typedef struct {
+    uint64_t handle;
+    int type; /* 0 if, 1 while, 2 switch */
+    unsigned size;
+    abi_graph *bodies;
+    abi_context context;
+} abi_conditional_node;
 /* CUgraphNodeParams, 256 bytes */
 typedef struct {
     int type; /* ABI_NODE_* */
@@ -191,6 +204,8 @@ typedef struct {
         abi_host_node host;
         abi_memset_node memset;
         abi_child_node child;
+        abi_event event;
+        abi_conditional_node conditional;
     };
     long long reserved_end;
 } abi_node_params;

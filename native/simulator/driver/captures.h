@@ -6,6 +6,7 @@
 struct capture {
     uint64_t id;
     struct sim_graph *graph;
+    bool given; /* the graph is the program's own, also after the capture's end */
     const struct sim_stream *origin;
     const struct sim_context *context;
     int mode;           /* ABI_CAPTURE_* */

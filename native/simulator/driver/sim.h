@@ -110,6 +110,12 @@ struct sim_module {
     struct sim_module *next;
 };
 
+/* Nodes that a capture goes on after. */
+struct sim_nodes {
+    abi_graph_node *list;
+    size_t count;
+};
+
 #define SIM_STREAM_ATTRIBUTES 4
 struct sim_stream {
     uint32_t magic;
@@ -120,6 +126,7 @@ struct sim_stream {
     uint32_t queue;
     _Atomic uint64_t last;    /* number of the last item submitted to it */
     _Atomic uint64_t capture; /* ID of its capture; 0 = none */
+    struct sim_nodes after;   /* in it */
     unsigned char attributes[SIM_STREAM_ATTRIBUTES][64];
     struct sim_stream *next_own;      /* of a thread's default stream: that of another context */
     struct sim_stream *next, *before; /* of all that were not destroyed */
@@ -137,19 +144,23 @@ struct sim_event {
     uint32_t cell, queue;
     uint64_t item;    /* 0 = never recorded */
     uint64_t capture; /* of the capture in which it was recorded */
+    struct sim_nodes after;
     struct sim_event *next, **place;
 };
 
 /* What one node of a graph does when it is executed. */
 struct sim_step {
-    int type; /* ABI_NODE_* */
+    int type;             /* ABI_NODE_* */
+    uint64_t node, shape; /* of an executable graph: which node it was, and the edges that led to it */
+    bool disabled;
     struct sim_item item;
     abi_devptr to, from;
     uint64_t bytes;
     abi_memset_node fill;
     struct sim_graph_memory *memory;
-    abi_location location; /* of that memory, as the program specified it */
-    struct sim_graph *child;
+    abi_location location;    /* of that memory, as the program specified it */
+    struct sim_graph *child;  /* of a conditional node its body, which runs if `bytes` is not 0 */
+    struct sim_event *event;  /* ABI_NODE_EVENT_RECORD, ABI_NODE_WAIT_EVENT */
     void (*function)(void *); /* ABI_NODE_HOST */
     void *data;
 };
@@ -256,27 +267,30 @@ uint64_t sim_graph_memory_bytes(const struct sim_graph_memory *memory);
 void sim_graph_memory_claim(struct sim_graph_memory *memory);
 void sim_graph_memory_unclaim(struct sim_graph_memory *memory);
 int sim_graph_memory_ensure_backing(struct sim_graph_memory *memory);
+/* A free node of it was added to a graph, or ended with it: false where both its own graph and another one would free
+ * it. The graph that allocates it is its own; NULL: that one has ended. */
+bool sim_graph_memory_add_free(struct sim_graph_memory *memory, const struct sim_graph *graph);
+void sim_graph_memory_drop_free(struct sim_graph_memory *memory, const struct sim_graph *graph);
+void sim_graph_memory_set_graph(struct sim_graph_memory *memory, const struct sim_graph *graph);
 /* Allocated from begin to free, and busy until item `number` is complete. */
 bool sim_graph_memory_live(const struct sim_graph_memory *memory);
 void sim_graph_memory_begin(struct sim_graph_memory *memory);
 void sim_graph_memory_busy(struct sim_graph_memory *memory, uint64_t number);
 int sim_graph_memory_free(struct sim_graph_memory *memory, abi_devptr pointer);
 
-/* graph/graph.c; all under sim.lock */
-struct sim_graph *sim_graph_new(void);
-void sim_graph_end(struct sim_graph *graph);
-int sim_graph_add(struct sim_graph *graph, const struct sim_step *step, abi_graph_node *out);
-abi_graph_node *sim_graph_last(struct sim_graph *graph);
-int sim_graph_alloc_step(int device, uint64_t bytes, struct sim_step *step);
-int sim_graph_free_step(abi_devptr pointer, struct sim_step *step);
-
 /* graph/capture.c: true if the call is recorded or refused instead of executed; *result is its result then */
-bool sim_capture_step(struct sim_stream *stream, const struct sim_step *step, int *result);
+bool sim_capture_step(struct sim_stream *stream, struct sim_step *step, int *result);
 bool sim_capture_alloc(struct sim_stream *stream, uint64_t bytes, abi_devptr *pointer, int *result);
 bool sim_capture_free(struct sim_stream *stream, abi_devptr pointer, int *result);
 bool sim_capture_event(struct sim_stream *stream, struct sim_event *event, int *result);
-bool sim_capture_wait(struct sim_stream *stream, const struct sim_event *event, unsigned flags, int *result);
+bool sim_capture_wait(struct sim_stream *stream, struct sim_event *event, unsigned flags, int *result);
 void sim_capture_end_with_stream(struct sim_stream *stream);
+
+/* event_state.c; record and await: in a stream that does not capture */
+bool sim_cell_take(const struct sim_context *context, uint32_t *cell);
+void sim_cell_leave(const struct sim_event *event);
+int sim_event_record(struct sim_event *event, struct sim_context *context, struct sim_stream *stream);
+int sim_event_await(const struct sim_event *event, struct sim_context *context, struct sim_stream *stream);
 
 /* capture_rules.c: an error if captures forbid the call; those that do become invalid. `stream` NULL: the legacy
  * default stream. */

@@ -42,6 +42,7 @@ void sim_stream_end(struct sim_stream *stream) {
     *(stream->before ? &stream->before->next : &sim.streams) = stream->next;
     pthread_mutex_unlock(&sim.lock);
     stream->magic = 0; /* its queued work continues, as with the real driver */
+    free(stream->after.list);
     free(stream);
 }
 

@@ -3,58 +3,6 @@
 
 #include "../sim.h"
 
-/* Cells of records that were given up before they were complete: the GPU has yet to write them. */
-static struct unwritten {
-    struct unwritten *next;
-    uint32_t cell, queue;
-    uint64_t item;
-} *unwritten[SIM_MAX_GPUS];
-
-/* Under the queue's lock. */
-static void give_cell(uint32_t gpu, uint32_t cell) {
-    if (!sim.cell_free[gpu]) sim.cell_free[gpu] = calloc(SIM_CELLS, sizeof **sim.cell_free);
-    if (sim.cell_free[gpu]) sim.cell_free[gpu][sim.cell_free_count[gpu]++] = cell;
-}
-
-/* Under the queue's lock. */
-static void collect_written(const struct sim_context *context) {
-    for (struct unwritten **place = &unwritten[context->gpu], *one; (one = *place);) {
-        if (!sim_is_done(context, one->queue, one->item)) {
-            place = &one->next;
-            continue;
-        }
-        *place = one->next;
-        give_cell(context->gpu, one->cell);
-        free(one);
-    }
-}
-
-static bool cell_take(const struct sim_context *context, uint32_t *cell) {
-    bool found = true;
-    uint32_t gpu = context->gpu;
-    pthread_mutex_lock(&sim.queue_lock[gpu]);
-    if (unwritten[gpu]) collect_written(context);
-    if (sim.cell_free_count[gpu] > 0) *cell = sim.cell_free[gpu][--sim.cell_free_count[gpu]];
-    else if (sim.cell_next[gpu] < SIM_CELLS) *cell = sim.cell_next[gpu]++;
-    else found = false;
-    pthread_mutex_unlock(&sim.queue_lock[gpu]);
-    return found;
-}
-
-static void cell_leave(const struct sim_event *event) {
-    uint32_t gpu = event->context->gpu;
-    bool written = !event->item || sim_is_done(event->context, event->queue, event->item);
-    struct unwritten *one = written ? NULL : malloc(sizeof *one);
-    pthread_mutex_lock(&sim.queue_lock[gpu]);
-    if (one) {
-        *one = (struct unwritten){unwritten[gpu], event->cell, event->queue, event->item};
-        unwritten[gpu] = one;
-    } else if (written) {
-        give_cell(gpu, event->cell);
-    }
-    pthread_mutex_unlock(&sim.queue_lock[gpu]);
-}
-
 static struct sim_event *events; /* all events, so that those a program has lost are not reported as leaks */
 
 enum { INTERPROCESS = 4 }; /* a flag: must not measure time */
@@ -64,7 +12,7 @@ SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_CURRENT(context);
     if (!out || flags & ~7u || (flags & 4 && !(flags & ABI_EVENT_DISABLE_TIMING))) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
-    if (!event || !cell_take(context, &event->cell)) {
+    if (!event || !sim_cell_take(context, &event->cell)) {
         free(event);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
@@ -91,12 +39,13 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     SIM_ENTER("cuEventDestroy_v2");
     struct sim_event *event = (struct sim_event *)handle;
     if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    cell_leave(event);
+    sim_cell_leave(event);
     pthread_mutex_lock(&sim.lock);
     *event->place = event->next;
     if (event->next) event->next->place = event->place;
     pthread_mutex_unlock(&sim.lock);
     event->magic = 0;
+    free(event->after.list);
     free(event);
     return ABI_SUCCESS;
 }
@@ -113,16 +62,7 @@ SIM_EXPORT abi_result cuEventRecord(abi_event handle, abi_stream stream_handle) 
     if (sim_root(context) != sim_root(event->context)) return ABI_ERROR_INVALID_HANDLE;
     if (!stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_event(stream, event, &result)) return result;
-    if (event->item && !sim_is_done(context, event->queue, event->item)) {
-        uint32_t cell;
-        if (!cell_take(context, &cell)) return ABI_ERROR_OUT_OF_MEMORY;
-        cell_leave(event);
-        event->cell = cell;
-    }
-    event->queue = stream ? stream->queue : 0;
-    atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
-    struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
-    return sim_submit(context, stream, &item, &event->item);
+    return sim_event_record(event, context, stream);
 }
 SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
     return cuEventRecord(event, sim_own(stream));
@@ -130,9 +70,13 @@ SIM_EXPORT abi_result cuEventRecord_ptsz(abi_event event, abi_stream stream) {
 SIM_EXPORT abi_result cuEventRecordWithFlags(abi_event event, abi_stream stream, unsigned flags) {
     SIM_ENTER("cuEventRecordWithFlags");
     SIM_STREAM(stream, context, object);
+    struct sim_event *recorded;
+    if (flags == 0) return cuEventRecord(event, stream);
+    SIM_TRY(event_of(event, &recorded));
     /* As a node of a capture only. */
-    if (flags > 1 || (flags && (!object || !object->capture))) return ABI_ERROR_INVALID_VALUE;
-    return cuEventRecord(event, stream);
+    int result = ABI_ERROR_INVALID_VALUE;
+    struct sim_step step = {.type = ABI_NODE_EVENT_RECORD, .event = recorded};
+    return flags == 1 && sim_capture_step(object, &step, &result) ? result : ABI_ERROR_INVALID_VALUE;
 }
 SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream stream, unsigned flags) {
     return cuEventRecordWithFlags(event, sim_own(stream), flags);

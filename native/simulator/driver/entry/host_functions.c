@@ -4,7 +4,7 @@
 
 #include "../sim.h"
 
-static int enqueue(abi_stream handle, const struct sim_step *step) {
+static int enqueue(abi_stream handle, struct sim_step *step) {
     struct sim_context *context;
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);

@@ -50,19 +50,14 @@ SIM_EXPORT abi_result cuStreamWaitEvent(abi_stream handle, abi_event event, unsi
     struct sim_context *context;
     struct sim_stream *stream;
     int result = sim_stream_context(handle, &context, &stream);
-    const struct sim_event *awaited = (const struct sim_event *)event;
+    struct sim_event *awaited = (struct sim_event *)event;
     if (result != ABI_SUCCESS) return result;
     if (!event || awaited->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
     if (flags > ABI_EVENT_WAIT_EXTERNAL) return ABI_ERROR_INVALID_VALUE;
     if (!stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_wait(stream, awaited, flags, &result)) return result;
     if (flags) return ABI_ERROR_INVALID_VALUE; /* outside of a capture */
-    if (!awaited->item) return ABI_SUCCESS;    /* never recorded */
-    struct sim_item item = {.kind = SIM_ITEM_WAIT,
-                            .wait_gpu = (uint16_t)awaited->context->gpu,
-                            .wait_queue = (uint16_t)awaited->queue,
-                            .wait_number = awaited->item};
-    return sim_submit(context, stream, &item, NULL);
+    return sim_event_await(awaited, context, stream);
 }
 SIM_SAME(cuStreamWaitEvent_ptsz, (abi_stream handle, abi_event event, unsigned flags),
          cuStreamWaitEvent(sim_own(handle), event, flags))

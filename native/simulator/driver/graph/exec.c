@@ -6,31 +6,48 @@
 
 #define EXEC_MAGIC 0x47455821u
 
-static struct sim_exec *exec_of(abi_graph_exec handle) {
+struct sim_exec *sim_exec_of(abi_graph_exec handle) {
     struct sim_exec *exec = (struct sim_exec *)handle;
     return exec && exec->magic == EXEC_MAGIC ? exec : NULL;
 }
 
-static size_t count_steps(const struct sim_graph *graph, bool *memory) {
-    size_t count = 0;
-    for (const struct sim_graph_node *node = graph->first; node; node = node->next) {
-        *memory = *memory || node->step.memory;
-        count += node->step.child ? count_steps(node->step.child, memory) : 1;
-    }
-    return count;
+struct collected {
+    struct sim_exec *exec;
+    size_t room;
+    bool memory, circle, failed;
+};
+
+/* The edges of a node, whatever their order, by the places of what they come from. */
+static uint64_t shape_of(const struct sim_graph_node *node) {
+    uint64_t shape = node->after_count;
+    for (size_t i = 0; i < node->after_count; i++) shape += (node->after[i]->place + 1) * 0x9e3779b97f4a7c15u;
+    return shape;
 }
 
-/* `capacity` is the result of count_steps. */
-static void copy_steps(const struct sim_graph *graph, struct sim_exec *exec, size_t capacity) {
-    for (const struct sim_graph_node *node = graph->first; node && exec->count < capacity; node = node->next) {
-        if (node->step.child) {
-            copy_steps(node->step.child, exec, capacity);
-            continue;
+/* A child's steps are in the place of its node; the body of a condition that is zero has none. */
+static void collect(struct sim_graph_node *node, void *data) {
+    struct collected *collected = data;
+    struct sim_exec *exec = collected->exec;
+    if (exec->count == collected->room) {
+        size_t room = collected->room * 2 + 16;
+        struct sim_step *steps = realloc(exec->steps, room * sizeof *steps);
+        if (!steps) {
+            collected->failed = true;
+            return;
         }
-        exec->steps[exec->count++] = node->step;
-        if (node->step.type == ABI_NODE_MEM_ALLOC) sim_graph_memory_claim(node->step.memory);
-        else if (node->step.memory) sim_graph_memory_retain(node->step.memory);
+        exec->steps = steps;
+        collected->room = room;
     }
+    struct sim_step *step = &exec->steps[exec->count++];
+    *step = node->step;
+    step->shape = shape_of(node);
+    step->child = NULL;
+    if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_claim(step->memory);
+    else if (step->memory) sim_graph_memory_retain(step->memory);
+    collected->memory = collected->memory || step->memory;
+    struct sim_graph *child = node->step.child;
+    if (!child || (step->type == ABI_NODE_CONDITIONAL && !step->bytes)) return;
+    if (!sim_graph_walk(child, collect, data)) collected->circle = true;
 }
 
 /* Under sim.lock. */
@@ -43,16 +60,40 @@ static int back_all(struct sim_exec *exec) {
 }
 
 /* Under sim.lock. */
-static void exec_end(struct sim_exec *exec) {
+void sim_exec_end(struct sim_exec *exec) {
     for (size_t i = 0; i < exec->count; i++) {
         struct sim_step *step = &exec->steps[i];
         if (step->type == ABI_NODE_MEM_ALLOC) sim_graph_memory_unclaim(step->memory);
         else if (step->memory) sim_graph_memory_release(step->memory);
     }
     if (exec->graph && exec->graph->exec == exec) exec->graph->exec = NULL;
+    sim_objects_release(&exec->objects);
     exec->magic = 0;
     free(exec->steps);
     free(exec);
+}
+
+int sim_exec_new(struct sim_graph *graph, uint64_t flags, struct sim_exec **out) {
+    struct sim_exec *exec = calloc(1, sizeof *exec);
+    if (!exec) return ABI_ERROR_OUT_OF_MEMORY;
+    *exec = (struct sim_exec){.magic = EXEC_MAGIC, .flags = flags};
+    struct collected collected = {.exec = exec};
+    bool whole = sim_graph_walk(graph, collect, &collected) && !collected.circle;
+    int result = collected.failed                  ? ABI_ERROR_OUT_OF_MEMORY
+                 : !whole                          ? ABI_ERROR_INVALID_VALUE
+                 : collected.memory && graph->exec ? ABI_ERROR_NOT_SUPPORTED
+                                                   : ABI_SUCCESS;
+    if (result != ABI_SUCCESS) {
+        sim_exec_end(exec);
+        return result;
+    }
+    if (collected.memory) {
+        exec->graph = graph;
+        graph->exec = exec;
+    }
+    sim_objects_copy(&exec->objects, graph->objects);
+    *out = exec;
+    return ABI_SUCCESS;
 }
 
 static int instantiate(abi_graph_exec *out, abi_graph handle, uint64_t flags) {
@@ -64,27 +105,12 @@ static int instantiate(abi_graph_exec *out, abi_graph handle, uint64_t flags) {
     if (!out || !graph ||
         flags & ~(uint64_t)(ABI_INSTANTIATE_AUTO_FREE | ABI_INSTANTIATE_UPLOAD | ABI_INSTANTIATE_NODE_PRIORITY))
         return ABI_ERROR_INVALID_VALUE;
-    bool memory = false;
     pthread_mutex_lock(&sim.lock);
-    size_t count = count_steps(graph, &memory);
-    struct sim_exec *exec = calloc(1, sizeof *exec);
-    struct sim_step *steps = calloc(count ? count : 1, sizeof *steps);
-    if (!exec || !steps || (memory && graph->exec)) {
-        result = !exec || !steps ? ABI_ERROR_OUT_OF_MEMORY : ABI_ERROR_NOT_SUPPORTED;
-        free(exec);
-        free(steps);
-    } else {
-        *exec =
-            (struct sim_exec){.magic = EXEC_MAGIC, .flags = flags & ~(uint64_t)ABI_INSTANTIATE_UPLOAD, .steps = steps};
-        copy_steps(graph, exec, count);
-        if (memory) {
-            exec->graph = graph;
-            graph->exec = exec;
-        }
-        if (flags & ABI_INSTANTIATE_UPLOAD) result = back_all(exec);
-        if (result == ABI_SUCCESS) *out = (abi_graph_exec)exec;
-        else exec_end(exec);
-    }
+    struct sim_exec *exec = NULL;
+    result = sim_exec_new(graph, flags & ~(uint64_t)ABI_INSTANTIATE_UPLOAD, &exec);
+    if (result == ABI_SUCCESS && flags & ABI_INSTANTIATE_UPLOAD) result = back_all(exec);
+    if (result == ABI_SUCCESS) *out = (abi_graph_exec)exec;
+    else if (exec) sim_exec_end(exec);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
@@ -121,17 +147,17 @@ SIM_SAME(cuGraphInstantiateWithParams_ptsz, (abi_graph_exec * out, abi_graph gra
 
 SIM_EXPORT abi_result cuGraphExecDestroy(abi_graph_exec handle) {
     SIM_ENTER("cuGraphExecDestroy");
-    struct sim_exec *exec = exec_of(handle);
+    struct sim_exec *exec = sim_exec_of(handle);
     if (!exec) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    exec_end(exec);
+    sim_exec_end(exec);
     pthread_mutex_unlock(&sim.lock);
     return ABI_SUCCESS;
 }
 
 SIM_EXPORT abi_result cuGraphExecGetFlags(abi_graph_exec handle, uint64_t *flags) {
     SIM_ENTER("cuGraphExecGetFlags");
-    const struct sim_exec *exec = exec_of(handle);
+    const struct sim_exec *exec = sim_exec_of(handle);
     if (!exec || !flags) return ABI_ERROR_INVALID_VALUE;
     *flags = exec->flags;
     return ABI_SUCCESS;
@@ -139,7 +165,7 @@ SIM_EXPORT abi_result cuGraphExecGetFlags(abi_graph_exec handle, uint64_t *flags
 
 SIM_EXPORT abi_result cuGraphUpload(abi_graph_exec handle, abi_stream stream) {
     SIM_ENTER("cuGraphUpload");
-    struct sim_exec *exec = exec_of(handle);
+    struct sim_exec *exec = sim_exec_of(handle);
     SIM_STREAM(stream, context, object);
     if (!exec) return ABI_ERROR_INVALID_VALUE;
     return SIM_LOCKED(back_all(exec));
@@ -159,11 +185,14 @@ static int begin_all(struct sim_exec *exec) {
 
 static int take_step(struct sim_context *context, struct sim_stream *stream, struct sim_step *step, uint64_t *number) {
     int result = ABI_SUCCESS;
+    if (step->disabled) return ABI_SUCCESS;
     bool copies = step->type == ABI_NODE_MEMCPY || step->type == ABI_NODE_MEMSET;
     if (step->type == ABI_NODE_HOST || (copies && sim_is_host_work_pending(context)))
         return sim_host_work(context, stream, step, number);
     switch (step->type) {
     case ABI_NODE_KERNEL: return sim_submit(context, stream, &step->item, number);
+    case ABI_NODE_EVENT_RECORD: return sim_event_record(step->event, context, stream);
+    case ABI_NODE_WAIT_EVENT: return sim_event_await(step->event, context, stream);
     case ABI_NODE_MEMCPY: return sim_copy_now(step->to, step->from, step->bytes);
     case ABI_NODE_MEMSET: return sim_fill_now(&step->fill);
     case ABI_NODE_MEM_ALLOC:
@@ -190,14 +219,14 @@ static int follow_last(struct sim_context *context, struct sim_stream *stream, c
 
 SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_handle) {
     SIM_ENTER("cuGraphLaunch");
-    struct sim_exec *exec = exec_of(handle);
+    struct sim_exec *exec = sim_exec_of(handle);
     struct sim_context *context;
     struct sim_stream *stream;
     int result = sim_stream_context(stream_handle, &context, &stream);
     if (result != ABI_SUCCESS) return result;
     if (!exec) return ABI_ERROR_INVALID_VALUE;
-    if (stream && stream->capture) return ABI_ERROR_NOT_SUPPORTED;
-    if (!stream && (result = sim_capture_forbids_legacy(context)) != ABI_SUCCESS) return result;
+    /* As 580.159.04 does: a graph is not launched into a capture. */
+    if ((result = sim_capture_forbids_sync(context, stream)) != ABI_SUCCESS) return result;
     pthread_mutex_lock(&sim.lock);
     result = begin_all(exec);
     pthread_mutex_unlock(&sim.lock);

@@ -15,8 +15,10 @@ struct sim_graph_memory {
     uint64_t bytes;
     struct reserved backing;
     bool claimed, live;
-    uint64_t busy_until; /* number of the last item that may use it */
-    unsigned references; /* of graphs, of executable graphs, and one while it is live */
+    uint64_t busy_until;             /* number of the last item that may use it */
+    unsigned references;             /* of graphs, of executable graphs, and one while it is live */
+    const struct sim_graph *graph;   /* that allocates it */
+    unsigned freed, freed_elsewhere; /* by nodes of that graph; by those of others */
     struct sim_graph_memory *next;
 };
 
@@ -104,6 +106,19 @@ void sim_graph_memory_release(struct sim_graph_memory *memory) {
     }
     sim_region_end(memory->region);
     free(memory);
+}
+
+void sim_graph_memory_set_graph(struct sim_graph_memory *memory, const struct sim_graph *graph) {
+    memory->graph = graph;
+}
+bool sim_graph_memory_add_free(struct sim_graph_memory *memory, const struct sim_graph *graph) {
+    bool own = memory->graph == graph;
+    if (memory->freed || (own && memory->freed_elsewhere)) return false;
+    (*(own ? &memory->freed : &memory->freed_elsewhere))++;
+    return true;
+}
+void sim_graph_memory_drop_free(struct sim_graph_memory *memory, const struct sim_graph *graph) {
+    (*(memory->graph == graph ? &memory->freed : &memory->freed_elsewhere))--;
 }
 
 void sim_graph_memory_claim(struct sim_graph_memory *memory) {

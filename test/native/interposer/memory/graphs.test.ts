@@ -90,6 +90,7 @@ test('a capturing stream records launches, fills and allocations, and runs nothi
   t.is(await client.must(`capturing ${other}`), 1);
   await client.must(`stream-launch ${other} 2000`);
   t.is((await client.ask(`capture-end ${other}`))[0], 903, 'begun elsewhere');
+  await client.must(`stream-joins ${other} ${stream}`);
   const graph = await client.must(`capture-end ${stream}`);
   t.deepEqual([await client.must(`capturing ${stream}`), await client.must(`capturing ${other}`)], [0, 0]);
   await client.ask('sync');

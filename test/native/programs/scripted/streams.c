@@ -38,6 +38,8 @@ static abi_result (*launch_kernel)(abi_function, unsigned, unsigned, unsigned, u
                                    abi_stream, void **, void **);
 static abi_result (*stream_create)(abi_stream *, unsigned), (*stream_sync)(abi_stream), (*stream_query)(abi_stream);
 static abi_result (*capture_begin)(abi_stream, int), (*capture_end)(abi_stream, abi_graph *);
+static abi_result (*instantiate)(abi_graph_exec *, abi_graph, unsigned long long);
+static abi_result (*graph_launch)(abi_graph_exec, abi_stream);
 static abi_result (*capture_mode)(int *), (*is_capturing)(abi_stream, int *);
 static abi_result (*event_create)(abi_event *, unsigned), (*event_record)(abi_event, abi_stream);
 static abi_result (*event_query)(abi_event), (*wait_event)(abi_stream, abi_event, unsigned), (*context_sync)(void);
@@ -91,6 +93,8 @@ static bool start(void) {
     FIND(stream_query, "cuStreamQuery");
     FIND(capture_begin, "cuStreamBeginCapture_v2");
     FIND(capture_end, "cuStreamEndCapture");
+    FIND(instantiate, "cuGraphInstantiateWithFlags");
+    FIND(graph_launch, "cuGraphLaunch");
     FIND(capture_mode, "cuThreadExchangeStreamCaptureMode");
     FIND(is_capturing, "cuStreamIsCapturing");
     FIND(event_create, "cuEventCreate");
@@ -258,6 +262,7 @@ static void rules(void) {
     abi_event plain, inside;
     abi_devptr memory, more;
     abi_graph graph;
+    abi_graph_exec exec;
     int status, relaxed = ABI_CAPTURE_RELAXED;
     char byte = 0;
     const char *separator = "{";
@@ -267,6 +272,8 @@ static void rules(void) {
     MUST(event_record(plain, other));
     MUST(stream_sync(other));
     RULE("nothing", free, ABI_CAPTURE_GLOBAL, ABI_SUCCESS);
+    MUST(instantiate(&exec, graph, 0));
+    RULE("launch a graph", free, ABI_CAPTURE_GLOBAL, graph_launch(exec, free));
     RULE("query the stream", free, ABI_CAPTURE_RELAXED, stream_query(free));
     RULE("wait for the stream", free, ABI_CAPTURE_RELAXED, stream_sync(free));
     RULE("wait for the context", free, ABI_CAPTURE_RELAXED, context_sync());
