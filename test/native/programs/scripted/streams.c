@@ -112,7 +112,7 @@ static bool start(void) {
 
 static void many(unsigned streams) {
     uint64_t from = now_us();
-    abi_stream last = new_stream(ABI_STREAM_NON_BLOCKING), *waiting = calloc(streams, sizeof *waiting);
+    abi_stream last = new_stream(ABI_STREAM_NON_BLOCKING), *waiting = calloc(streams + 1, sizeof *waiting);
     if (!waiting) abort();
     for (unsigned i = 0; i < streams; i++) {
         waiting[i] = new_stream(ABI_STREAM_NON_BLOCKING);
