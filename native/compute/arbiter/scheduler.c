@@ -144,7 +144,7 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
     uint64_t allowed = cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
     bool depth_changed = terms->depth_ns != cot_depth_for(arbiter, gpu, holder);
     if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED && !depth_changed) {
-        if (!cot_limited(holder)) return;
+        if (!cot_limited(holder) && allowed > holder->digest.used_ns) return;
         /* The credit of an idle holder stops at its cap, and a charge may have been corrected. */
         int64_t status = (int64_t)(allowed - holder->digest.used_ns);
         if (holder->undrained) status -= (int64_t)holder->digest.pending_ns;

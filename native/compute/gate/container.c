@@ -40,11 +40,12 @@ void cot_watch_others(struct cot_gate *gate, const struct cot_totals *totals, ui
 }
 
 /* Other processes of the container have work in flight, and charge the time: up to now if it is overdue, else when it
- * ends. A stopped process does neither. */
+ * ends. One that was stopped or has died does neither. */
 bool cot_is_in_use(const struct cot_gate *gate, const struct cot_totals *totals, uint64_t now_ns) {
     uint64_t pending = totals->pending - LOAD(gate->row->pending_ns);
-    return LOAD(gate->others_inflight) &&
-           now_ns < LOAD(gate->others_since_ns) + 2 * pending + COT_OVERDUE_SLACK_NS + STOPPED_NS;
+    uint64_t most = 2 * pending + COT_OVERDUE_SLACK_NS + STOPPED_NS;
+    return LOAD(gate->others_inflight) && now_ns < LOAD(gate->others_since_ns) + most &&
+           now_ns < LOAD(gate->shared->used_until_ns) + most;
 }
 
 /* Processes that need one another launch equally often. A round begins with a launch while nothing of the container is

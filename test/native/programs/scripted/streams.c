@@ -9,7 +9,7 @@
  *   streams capture ROUNDS FLAGS  work, then a capture of the same stream, without a wait in between
  *   streams capture-other ROUNDS FLAGS  work on the legacy default stream, then a capture of the stream
  *   streams join ROUNDS      work on a stream, which then joins the capture of another one
- *   streams overlap MS       two blocking streams, one of which waits for a flag that the host sets by way of the other
+ *   streams overlap ROUNDS   two blocking streams, one of which waits for a flag that the host sets by way of the other
  *   streams kinds KINDS MS   launches of so many kinds in turn; 0: each is new
  *   streams rules            what captures and streams forbid, and with which result */
 #include <dlfcn.h>
@@ -217,13 +217,12 @@ static void join(unsigned rounds) {
 
 /* The second kernel sets the flag; it is launched only when the third stream's work is done, as the host sees it. A
  * barrier that the program did not ask for, between the two, is a deadlock. */
-static void overlap(uint64_t ms) {
+static void overlap(unsigned rounds) {
     abi_stream a = new_stream(0), b = new_stream(0);
     uint64_t from = now_us();
-    unsigned rounds = 0;
-    for (; now_us() - from < ms * 1000; rounds++) {
+    for (unsigned round = 1; round <= rounds; round++) {
         MUST(launch(brief, NULL, 0, 0));
-        MUST(launch(consume, a, 2, rounds + 1));
+        MUST(launch(consume, a, 2, round));
         /* Long enough for a thread of ours to look at the launch on the default stream. */
         for (uint64_t until = now_us() + 2000; now_us() < until;) {
         }
@@ -232,7 +231,7 @@ static void overlap(uint64_t ms) {
         MUST(launch(produce, b, 2, 0));
         MUST(stream_sync(a));
     }
-    printf("{\"rounds\":%u}\n", rounds);
+    printf("{\"ms\":%.1f}\n", (double)(now_us() - from) / 1e3);
 }
 
 static void kinds(unsigned count, uint64_t ms) {
