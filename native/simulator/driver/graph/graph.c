@@ -35,8 +35,7 @@ void sim_graph_end(struct sim_graph *graph) {
     free(graph);
 }
 
-/* All are nodes of the graph, and none of them twice. */
-static bool can_follow(const struct sim_graph *graph, const abi_graph_node *after, size_t count) {
+bool sim_graph_can_follow(const struct sim_graph *graph, const abi_graph_node *after, size_t count) {
     uint64_t visit = ++sim.next_id;
     if (count && !after) return false;
     for (size_t i = 0; i < count; i++) {
@@ -58,7 +57,7 @@ int sim_graph_add(struct sim_graph *graph, struct sim_step *step, const abi_grap
                   abi_graph_node *out) {
     struct sim_graph_node *node = calloc(1, sizeof *node), **list = calloc(count ? count : 1, sizeof *list);
     int result = !node || !list                                              ? ABI_ERROR_OUT_OF_MEMORY
-                 : !can_follow(graph, after, count)                          ? ABI_ERROR_INVALID_VALUE
+                 : !sim_graph_can_follow(graph, after, count)                ? ABI_ERROR_INVALID_VALUE
                  : step->type == ABI_NODE_MEM_FREE && !can_free(graph, step) ? ABI_ERROR_INVALID_VALUE
                                                                              : ABI_SUCCESS;
     if (result != ABI_SUCCESS) {

@@ -52,6 +52,8 @@ static inline struct sim_graph_node *sim_node_of(abi_graph_node handle) {
 
 struct sim_graph *sim_graph_new(void);
 void sim_graph_end(struct sim_graph *graph);
+/* All are nodes of the graph, and none of them twice. */
+bool sim_graph_can_follow(const struct sim_graph *graph, const abi_graph_node *after, size_t count);
 /* After these nodes of the graph; takes over what belongs to the step, also when it fails. */
 int sim_graph_add(struct sim_graph *graph, struct sim_step *step, const abi_graph_node *after, size_t count,
                   abi_graph_node *out);

@@ -93,7 +93,8 @@ static int add(abi_graph_node *out, abi_graph handle, const abi_graph_node *afte
     if (!graph || !out || !params) return ABI_ERROR_INVALID_VALUE;
     if (params->reserved[0] || params->reserved[1] || params->reserved[2]) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
-    int result = sim_step_of(params, &step);
+    /* First, for a child that is moved is lost with a node that fails. */
+    int result = sim_graph_can_follow(graph, after, count) ? sim_step_of(params, &step) : ABI_ERROR_INVALID_VALUE;
     if (result == ABI_SUCCESS) result = sim_graph_add(graph, &step, after, count, out);
     pthread_mutex_unlock(&sim.lock);
     return result;
