@@ -252,7 +252,7 @@ struct cot_slot_lock {
     void *mapping;                        /* keeps the open file, and so the lock of the slot */
     /* One thread at a time frees slots: all threads lock through one open file, which does not exclude one another. */
     _Atomic uint32_t reaping;
-    uint32_t inherited; /* 1: forked children inherit the mapping and unmap it when they attach */
+    uint32_t unused; /* by this engine: earlier ones hid the mapping from forked children where it is 0 */
 };
 
 /* ---- all of it ---- */

@@ -137,10 +137,10 @@ void cot_record_engine(void) {
 }
 
 /* Opens the ledger once more, for the lock of the slot, which must last as long as the memory of this process. A
- * mapping keeps the file open whatever happens to the descriptor; forked children do not inherit it, exec and exit
- * end it. A process that exits loses its mappings before its descriptors, and the kernel closes files in reverse
- * order: the driver's first, this one after them. Emulators may lack MADV_DONTFORK (QEMU 11 answers EINVAL): a dead
- * process then keeps its slot until its children have attached or ended. */
+ * mapping keeps the file open whatever happens to the descriptor; exec and exit end it. A process that exits loses its
+ * mappings before its descriptors, and the kernel closes files in reverse order: the driver's first, this one after
+ * them. Forked children inherit it as they inherit the driver's descriptors, with which they keep the memory of a
+ * parent that has died: its slot stays charged until they end or execute a program. */
 static abi_result open_slot_lock(struct cot_grant_path *place, int *fd) {
     const char *path = cot_path_in_grant(place, "/ledger");
     if (!path) return close_gpu("path too long:", place->path, 0);
@@ -149,9 +149,6 @@ static abi_result open_slot_lock(struct cot_grant_path *place, int *fd) {
     void *map = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, *fd, 0);
     if (map == MAP_FAILED) return close_gpu("cannot map", path, errno);
     cot->slot_lock.mapping = map;
-    cot->slot_lock.inherited = madvise(map, PAGE_BYTES, MADV_DONTFORK) != 0;
-    if (cot->slot_lock.inherited && errno != EINVAL)
-        return close_gpu("cannot hide a mapping from forked children:", path, errno);
     return ABI_SUCCESS;
 }
 
@@ -231,7 +228,6 @@ static void detach(void) {
     if (cot->at.page) munmap((void *)cot->at.page, cot_limits_page_bytes(cot->at.slot_count, cot->at.gpu_count));
     if (cot->at.ledger_fd >= 0) close(cot->at.ledger_fd);
     cot->slot_lock.mapping = NULL;
-    cot->slot_lock.inherited = 0;
     cot->at.ledger = NULL;
     cot->at.page = NULL;
     cot->at.ledger_fd = -1;
@@ -255,8 +251,8 @@ static abi_result join(void) {
     if (!cot_find_grant_folder(&place)) return close_gpu("this library cannot find its own path:", "?", 0);
     cot_read_boottime_offset();
     cot_reset_reaper();
-    if (!cot->slot_lock.inherited) cot->slot_lock.mapping = NULL; /* the parent's: children do not inherit it */
-    if (cot->at.ledger) detach();                                 /* the parent's */
+    cot->slot_lock.mapping = NULL; /* the parent's, whose slot stays locked in its children */
+    if (cot->at.ledger) detach();  /* the parent's */
     cot->at.ledger_fd = -1;
     cot->given_up = (struct cot_given_up_memory){0}; /* the parent's */
     abi_result result = map_page(&place);

@@ -21,11 +21,6 @@ void client_end(struct node *node, struct client *client) {
     epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, client->fd, NULL);
     close(client->fd);
     client->fd = -1;
-    if (client->pidfd >= 0) {
-        epoll_ctl(node->epoll_fd, EPOLL_CTL_DEL, client->pidfd, NULL);
-        close(client->pidfd);
-        client->pidfd = -1;
-    }
     memory_release_all(node, client);
 }
 

@@ -11,7 +11,6 @@
 #include "requests.h"
 
 #define MAX_EVENTS 8192
-#define TAG_CLIENT_EXITED 1 /* a bit added to the client's address */
 #define TAG_CONNECTION 2u
 #define TAG_DOORBELL 4u
 #define TAG_SIGNAL 6u
@@ -72,9 +71,7 @@ void event_loop_run(struct node *node) {
         /* Exits first: a process that saw another one die may request its memory in the same batch. */
         for (int i = 0; i < count; i++) {
             uintptr_t tag = (uintptr_t)events[i].data.u64;
-            if (tag & TAG_CLIENT_EXITED) client_end(node, (struct client *)(tag & ~(uintptr_t)TAG_CLIENT_EXITED));
-            else if (tag > TAG_LIMIT && (events[i].events & (EPOLLHUP | EPOLLERR)))
-                client_end(node, (struct client *)tag);
+            if (tag > TAG_LIMIT && (events[i].events & (EPOLLHUP | EPOLLERR))) client_end(node, (struct client *)tag);
         }
         for (int i = 0; i < count; i++) {
             uintptr_t tag = (uintptr_t)events[i].data.u64;
@@ -82,8 +79,7 @@ void event_loop_run(struct node *node) {
             if (tag == TAG_CONNECTION) clients_accept(node);
             else if (tag == TAG_DOORBELL) (void)!read(node->doorbell_fd, &ignored, sizeof ignored);
             else if (tag == TAG_SIGNAL) node->stopping = true;
-            else if (!(tag & TAG_CLIENT_EXITED) && ((struct client *)tag)->fd >= 0)
-                client_readable(node, (struct client *)tag);
+            else if (((struct client *)tag)->fd >= 0) client_readable(node, (struct client *)tag);
         }
     }
 }

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../../../abi/cuda.h"
@@ -86,7 +85,6 @@ void clients_accept(struct node *node) {
         client->fd = fd;
         client->pid = peer.pid;
         client->root = peer.uid == 0;
-        client->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
         client->pid_namespace = pid_namespace_of(peer.pid);
         client->started_us = node_wall_us();
         for (int i = 0; i < SIM_MAX_GPUS; i++) client->channel[i].memfd = -1;
@@ -104,13 +102,9 @@ void clients_accept(struct node *node) {
         struct client **last = &node->clients;
         while (*last) last = &(*last)->next;
         *last = client;
+        /* It ends when no process has the socket: a forked child keeps its dead parent's memory, under its PID. */
         struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = client};
         epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, fd, &event);
-        if (client->pidfd >= 0) {
-            /* A forked child that inherited the socket must not keep its dead parent's memory allocated. */
-            struct epoll_event exit_event = {.events = EPOLLIN, .data.u64 = (uint64_t)(uintptr_t)client | 1};
-            epoll_ctl(node->epoll_fd, EPOLL_CTL_ADD, client->pidfd, &exit_event);
-        }
     }
 }
 

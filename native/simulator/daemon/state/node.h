@@ -57,8 +57,7 @@ struct gpu {
 
 struct client {
     struct client *next;
-    int fd;    /* -1 once the process has ended and only its memory remains */
-    int pidfd; /* -1 where the kernel does not support it */
+    int fd; /* -1 once the process has ended and only its memory remains */
     uint32_t role, types;
     uint32_t encoder_percent, decoder_percent;
     int process_state; /* ABI_PROCESS_* */
