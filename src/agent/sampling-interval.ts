@@ -21,7 +21,7 @@ export type SamplingInterval = {
 const QUIET_SAMPLES = 10;
 /** Between samples of a quiet node: two of the usual intervals. */
 const REST = 2;
-/** The driver keeps what happened on a GPU for some 16 s. */
+/** The driver of an H100 keeps what happened on a GPU for 14 s; the sampler counts on 10. */
 const MOST_REST_MS = 5000;
 
 const isIdle = (gpu: SampledGpu, before: SampledGpu | undefined): boolean =>

@@ -1,4 +1,6 @@
 // docs/reference/metrics.md and what the collectors declare.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import test from 'ava';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { COLLECTORS, PAGE_METRICS } from '../../../src/exporter/render.ts';
@@ -44,8 +46,12 @@ test('every metric that the page names exists', async (t) => {
 });
 
 test('the standard errors on the page follow from its formula', (t) => {
-  const points = (p: number, seconds: number) => (100 * Math.sqrt((p * (1 - p)) / (7.2 * seconds))).toFixed(1);
-  t.true(page.includes('sqrt(p (1 − p) / (7.2 T))'));
+  const file = join(import.meta.dirname, '../../gpu/observed/h100-580.159.04.json');
+  const { steps } = JSON.parse(readFileSync(file, 'utf8'));
+  const { periodS } = steps.find(({ id }: { id: string }) => id === 'nvml.utilization').data;
+  const rate = Math.round(1 / periodS);
+  const points = (p: number, seconds: number) => (100 * Math.sqrt((p * (1 - p)) / (rate * seconds))).toFixed(1);
+  t.true(page.includes(`sqrt(p (1 − p) / (${rate} T))`));
   const [, eighth, half, short] =
     /is (\d\.\d) percentage points at p = 1\/8 and (\d\.\d) at p = 1\/2; over a single second it is (\d+)/.exec(
       page.replaceAll(/\s+/g, ' '),
