@@ -1,7 +1,10 @@
 /* Limits of a context. Heap, printf buffer, stacks and what the device runtime keeps take memory of the GPU beyond
- * their defaults; the stack limit counts for every thread that the GPU can run at once. Assumption: at once when a
- * limit is set, in whole granules, and released when it is lowered; 1 MiB of each SM for a level of synchronization
- * (NVIDIA's guide says up to 150 MB of a GPU), its largest parameters and 256 bytes for a pending launch. */
+ * their defaults; the stack limit counts for every thread that the GPU can run at once. Heap and printf buffer are
+ * taken when a module that uses them is loaded: so NVIDIA's CUDA C++ Programming Guide says of the heap, and setting
+ * either took nothing on an H100 (test/gpu/observed/h100-580.159.04.json, step residuals). Assumption: from then on,
+ * and all others, at once when a limit is set, in whole granules, and released when it is lowered; 1 MiB of each SM for
+ * a level of synchronization (NVIDIA's guide says up to 150 MB of a GPU), its largest parameters and 256 bytes for a
+ * pending launch. */
 #include "sim.h"
 
 #define WITH_MEMORY (ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES + 1)
@@ -16,6 +19,30 @@ static uint64_t cost(const struct sim_context *context, int limit, uint64_t valu
                     : limit == ABI_LIMIT_DEVICE_RUNTIME_PENDING_LAUNCHES ? 4096 + 256
                                                                          : 1;
     return value > fresh.limits[limit] ? (value - fresh.limits[limit]) * each : 0;
+}
+
+static bool is_taken(const struct sim_context *context, int limit) {
+    return limit == ABI_LIMIT_MALLOC_HEAP_SIZE   ? context->uses_heap
+           : limit == ABI_LIMIT_PRINTF_FIFO_SIZE ? context->uses_printf
+                                                 : limit < WITH_MEMORY;
+}
+
+static int take(struct sim_context *context, int limit, bool *uses) {
+    uint64_t bytes = *uses ? 0 : cost(context, limit, context->limits[limit]);
+    int result = bytes ? sim_simple(SIM_ALLOCATE, context->gpu, bytes, SIM_KIND_LIMITS, &context->limit_blocks[limit])
+                       : ABI_SUCCESS;
+    *uses |= result == ABI_SUCCESS;
+    return result == ABI_SUCCESS ? result : ABI_ERROR_SHARED_OBJECT_INIT_FAILED;
+}
+
+int sim_limits_use(struct sim_context *context, bool heap, bool printf_buffer) {
+    pthread_mutex_lock(&sim.lock);
+    context = sim_root(context);
+    int result = heap ? take(context, ABI_LIMIT_MALLOC_HEAP_SIZE, &context->uses_heap) : ABI_SUCCESS;
+    if (result == ABI_SUCCESS && printf_buffer)
+        result = take(context, ABI_LIMIT_PRINTF_FIFO_SIZE, &context->uses_printf);
+    pthread_mutex_unlock(&sim.lock);
+    return result;
 }
 
 /* Under sim.lock. The old memory is released first, and allocated again if the new size does not fit. */
@@ -67,7 +94,7 @@ SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
     if (limit == ABI_LIMIT_STACK_SIZE) value = (value + 15) / 16 * 16;
     pthread_mutex_lock(&sim.lock);
     context = sim_root(context);
-    if (limit < WITH_MEMORY) result = resize(context, limit, value);
+    if (is_taken(context, limit)) result = resize(context, limit, value);
     if (result == ABI_SUCCESS) context->limits[limit] = value;
     pthread_mutex_unlock(&sim.lock);
     return result;

@@ -139,6 +139,8 @@ static int module_new(struct sim_context *context, const void *image, struct sim
     } else if (strstr(image, ".version")) {
         size = strlen(image) + declared_bytes(image);
         result = parse_ptx(module, image);
+        if (result == ABI_SUCCESS && context)
+            result = sim_limits_use(context, strstr(image, "malloc"), strstr(image, "vprintf"));
     } else {
         result = ABI_ERROR_INVALID_IMAGE;
     }

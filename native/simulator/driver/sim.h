@@ -32,6 +32,7 @@ struct sim_context {
     uint64_t id;
     size_t limits[8];
     uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
+    bool uses_heap, uses_printf;
     bool green;
     abi_resource sms;         /* of a green one */
     _Atomic unsigned stacked; /* on how many threads' stacks of current contexts it is */
@@ -212,6 +213,8 @@ enum sim_context_kind { SIM_OWN_CONTEXT, SIM_PRIMARY_CONTEXT, SIM_GREEN_CONTEXT 
 int sim_context_new(struct sim_context **out, unsigned flags, abi_device device, enum sim_context_kind kind);
 int sim_context_finish(struct sim_context *context);
 void sim_limits_begin(struct sim_context *context); /* sets the limits that a new context has */
+/* Takes the heap and the printf buffer for a module that is loaded. */
+int sim_limits_use(struct sim_context *context, bool heap, bool printf_buffer);
 /* The context whose limits it has and with whose events and functions it works together: a green one's is the primary
  * one. */
 struct sim_context *sim_root(struct sim_context *context);

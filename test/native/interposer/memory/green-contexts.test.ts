@@ -29,8 +29,9 @@ async function inGrant(t: ExecutionContext, memoryMiB: number) {
     t.is(charged, (gpu()?.bytes ?? 0) - (gpu()?.green ?? 0), 'the ledger has what the GPU has');
     return charged / MIB;
   };
+  const limits = () => (gpu()?.limits ?? 0) / MIB;
   const green = () => (gpu()?.green ?? 0) / MIB;
-  return { client, held, green, peak: () => (gpu()?.peak ?? 0) / MIB };
+  return { client, held, limits, green, peak: () => (gpu()?.peak ?? 0) / MIB };
 }
 
 /** A green context whose view is current, with at least so many multiprocessors. */
@@ -169,10 +170,12 @@ test('a green context is current by its own handle', async (t) => {
 
 // Stage heapLimit: the primary context answers what was set in the view.
 test('a green context has the limits of the primary one, which are charged once', async (t) => {
-  const { client, held } = await inGrant(t, 512);
+  const { client, held, limits } = await inGrant(t, 512);
   await client.must('context 0');
+  await client.must(`module ${MIB} 1`); // from now on the heap is there
   const green = await enter(client);
   await client.must(`set-limit ${HEAP} ${72 * MIB}`);
+  t.is(limits(), 64);
   t.is(held(), CONTEXT + 64);
   await client.must('context 0');
   t.is(await client.must(`limit ${HEAP}`), 72 * MIB);

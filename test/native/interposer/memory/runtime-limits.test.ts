@@ -8,7 +8,7 @@ import { startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 import { account } from '../../../support/product/ledger-row.ts';
 
-const [SYNC_DEPTH, PENDING_LAUNCHES] = [3, 4];
+const [HEAP, SYNC_DEPTH, PENDING_LAUNCHES] = [2, 3, 4];
 const UNSUPPORTED_LIMIT = 215;
 
 /** A program in a grant of so many MiB beside its context. */
@@ -67,4 +67,20 @@ for (const [name, limit, usual, more, most] of [
 test('from compute capability 9.0 on there is no depth of synchronization', async (t) => {
   const { client } = await startProgram(t, 100, 'h100');
   t.is((await client.ask(`set-limit ${SYNC_DEPTH} 4`))[0], UNSUPPORTED_LIMIT);
+});
+
+// CUDA C++ Programming Guide, "Heap Memory Allocation": the heap is allocated when a module that uses it is loaded. An
+// H100 took nothing when the limit was set: test/gpu/observed/h100-580.159.04.json, step residuals, stage heapLimit.
+test('a larger heap is charged when its limit is set, and taken when a module uses it', async (t) => {
+  const { client, charge } = await startProgram(t, 64);
+  t.is((await client.ask(`set-limit ${HEAP} ${80 * MIB}`))[0], OUT_OF_MEMORY);
+  await client.must(`set-limit ${HEAP} ${72 * MIB}`);
+  t.deepEqual(charge(), { charged: true, reserved: false });
+  t.is((await client.ask(`alloc ${2 * MIB}`))[0], OUT_OF_MEMORY, 'it is kept for the heap');
+  await client.must(`module ${MIB} 0`);
+  t.deepEqual(charge(), { charged: true, reserved: false }, 'a module without a heap');
+  await client.must(`module ${MIB} 1`);
+  t.deepEqual(charge(), BOTH);
+  await client.must(`set-limit ${HEAP} ${8 * MIB}`);
+  t.deepEqual(charge(), NEITHER);
 });

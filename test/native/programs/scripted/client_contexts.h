@@ -25,15 +25,18 @@ static abi_result green(abi_device device, unsigned sms, abi_green_context *made
     return result;
 }
 
-/* A module of so many bytes. */
-static abi_result load_module(uint64_t bytes, uint64_t *value) {
+/* A module of so many bytes, which may use the device's heap. */
+static abi_result load_module(uint64_t bytes, bool heap, uint64_t *value) {
     static const char HEAD[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry work()\n{\n ret;\n}\n";
+    static const char HEAP[] = ".extern .func (.param .b64 at) malloc (.param .b64 bytes);\n";
+    if (heap) bytes += sizeof HEAP - 1;
     char *text = malloc(bytes + sizeof HEAD);
     abi_module loaded = NULL;
     if (!text) return ABI_ERROR_OUT_OF_MEMORY;
     memset(text, '\n', bytes);
     memcpy(text, HEAD, sizeof HEAD - 1);
     text[bytes > sizeof HEAD ? bytes : sizeof HEAD] = 0;
+    if (heap) memcpy(text + sizeof HEAD - 1, HEAP, sizeof HEAP - 1);
     abi_result result = CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, text);
     free(text);
     *value = (uintptr_t)loaded;
@@ -88,8 +91,8 @@ static int context_command(const char *command, uint64_t a, uint64_t b, abi_resu
         *result = CALL(cuGreenCtxDestroy, (abi_green_context), made);
     } else if (!strcmp(command, "enter")) { /* enter CONTEXT; 0: none */
         *result = CALL(cuCtxSetCurrent, (abi_context), (abi_context)(uintptr_t)a);
-    } else if (!strcmp(command, "module")) { /* module BYTES */
-        *result = load_module(a, value);
+    } else if (!strcmp(command, "module")) { /* module BYTES [1: uses the heap] */
+        *result = load_module(a, b, value);
     } else if (!strcmp(command, "unload")) {
         *result = CALL(cuModuleUnload, (abi_module), (abi_module)(uintptr_t)a);
     } else if (!strncmp(command, "checkpoint-", 11)) {
