@@ -110,20 +110,6 @@ void cot_pools_end(uint32_t gpu) {
     pthread_mutex_unlock(&cot->pools.lock);
 }
 
-/* A free returns memory to the pool. The pool returns it to the GPU at a later synchronization, which the next
- * read-back or the agent sees. */
-#define FREE(symbol, default_stream)                                                                    \
-    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                                    \
-        struct cot_freed_piece piece;                                                                   \
-        bool hole = cot_attached() && cot_hole_of(pointer, stream ? stream : (default_stream), &piece); \
-        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);               \
-        if (result == ABI_SUCCESS && hole) cot_hole_add(&piece);                                        \
-        if (result == ABI_SUCCESS && cot_attached()) cot_pools_read_back();                             \
-        return result;                                                                                  \
-    }
-FREE(cuMemFreeAsync, NULL)
-FREE(cuMemFreeAsync_ptsz, ABI_STREAM_PER_THREAD)
-
 /* ---- pools of host memory ---- */
 
 /* Some of them. A cache: drivers of CUDA 13.0 and later say where a pool is. */
