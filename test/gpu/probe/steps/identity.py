@@ -32,6 +32,9 @@ def rows() -> list:
 
 #: How often the driver answered a look-up with which result and status.
 answers = collections.Counter()
+#: The same of look-ups at versions up to the driver's own: above it drivers may refuse all of them, as an H100's did.
+within = collections.Counter()
+own_version = None
 
 
 def look_up(base: str, version: int, flags: int):
@@ -40,6 +43,8 @@ def look_up(base: str, version: int, flags: int):
     ask = cuda.library().cuGetProcAddress_v2
     code = ask(base.encode(), ctypes.byref(pointer), version, ctypes.c_uint64(flags), ctypes.byref(status))
     answers[f"{code} {status.value}"] += 1
+    if own_version is None or version <= own_version:
+        within[f"{code} {status.value}"] += 1
     return pointer.value if code == 0 and status.value == 0 else None
 
 
@@ -70,7 +75,9 @@ def newest(table: list) -> dict:
 
 def identity(context: Context) -> Answer:
     cuda.call("cuInit", 0)
+    global own_version
     table, version = rows(), cuda.version()
+    own_version = version
     lists = collections.defaultdict(list)
     files = set()
     by_address = collections.defaultdict(set)
@@ -114,7 +121,7 @@ def identity(context: Context) -> Answer:
             "resultsAndStatus": dict(sorted(answers.items())),
             "sharedAddresses": shared, "newerFound": newer_found, **{name: lists[name] for name in names}}
     # Not found is reported by both: by a result, and by the status of a call that succeeded.
-    refused = {what: times for what, times in answers.items() if what.split()[0] not in ("0", str(cuda.NOT_FOUND))}
+    refused = {what: times for what, times in within.items() if what.split()[0] not in ("0", str(cuda.NOT_FOUND))}
     return Answer(
         (f"look-ups were REFUSED, by result and status: {refused}; " if refused else "")
         + f"of {found} variants {found - len(lists['secondLookUpDiffers'])} answer one pointer twice, "
