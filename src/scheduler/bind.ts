@@ -9,13 +9,20 @@ import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError } from '../kube/api-error.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
-import { type BindingRequest, buildBinding, createBindingWriter, type WriteResult } from './binding-writer.ts';
+import {
+  type BindingRequest,
+  type BindingWriter,
+  buildBinding,
+  createBindingWriter,
+  type WriteResult,
+} from './binding-writer.ts';
 import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
 import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
 import type { RoomMaker } from './make-room.ts';
 import { aspectsOf } from './pod-aspects.ts';
-import { type CachedRequest, createRequestCache } from './request-cache.ts';
+import { type CachedRequest, createRequestCache, type RequestCache } from './request-cache.ts';
+import { createTakeover, relistForLostPods } from './takeover.ts';
 
 /** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
 export type BindResult =
@@ -61,19 +68,8 @@ export function createBinder(parts: BinderParts): Binder {
   const closing = new AbortController();
   const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
   const requests = createRequestCache(() => performance.now());
+  const readRequest = createRequestReader(requests, writer);
   const takeOver = createTakeover(relist, logger);
-  const running = new Map<string, { readonly node: string; readonly result: Promise<BindResult> }>();
-
-  const readRequest = async (binding: BindingRequest): Promise<Result<CachedRequest>> => {
-    const { podUid, podName, podNamespace } = binding;
-    const cached = requests.get(podUid);
-    if (cached) return ok(cached);
-    const { metadata, spec } = (await writer.readPod(binding)) ?? {};
-    if (metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
-    const text = metadata.annotations?.[REQUEST_ANNOTATION];
-    return text === undefined ? err(NOT_ADMITTED) : ok({ text, aspects: aspectsOf(metadata, spec) });
-  };
-
   const bindOnce = async (binding: BindingRequest): Promise<BindResult> => {
     const { podUid, node } = binding;
     const startedMs = performance.now();
@@ -136,16 +132,7 @@ export function createBinder(parts: BinderParts): Binder {
   const timer = relistForLostPods(inFlight, relist, times.shownMs);
 
   return {
-    bind(request) {
-      const known = running.get(request.podUid);
-      if (known?.node === request.node) return known.result;
-      if (known) return Promise.resolve(refused(`the pod is being bound to node ${known.node}`));
-      const result = bindOnce(request)
-        .catch((error): BindResult => ({ outcome: 'failed', because: describeApiError(error) }))
-        .finally(() => running.delete(request.podUid));
-      running.set(request.podUid, { node: request.node, result });
-      return result;
-    },
+    bind: oneAtATime(bindOnce),
     cacheRequest: requests.put,
     close() {
       clearInterval(timer);
@@ -154,31 +141,32 @@ export function createBinder(parts: BinderParts): Binder {
   };
 }
 
-/** A new leader first lists what the leader before it bound; all bindings of its term wait for that one list. */
-function createTakeover(relist: () => Promise<void>, logger: Logger) {
-  let listing: { readonly term: string; readonly done: Promise<void> } | undefined;
-  return async (term: string, epoch: number): Promise<void> => {
-    if (listing?.term !== term) {
-      const done = relist().then(() => logger.info(`this replica leads with epoch ${epoch}; bound pods were listed`));
-      listing = { term, done };
-      done.catch(() => {
-        if (listing?.done === done) listing = undefined;
-      });
-    }
-    await listing.done;
+/** Of a pod no two bindings run at the same time: the same one again has the same result. */
+function oneAtATime(bindOnce: Binder['bind']): Binder['bind'] {
+  const running = new Map<string, { readonly node: string; readonly result: Promise<BindResult> }>();
+  return (request) => {
+    const known = running.get(request.podUid);
+    if (known?.node === request.node) return known.result;
+    if (known) return Promise.resolve(refused(`the pod is being bound to node ${known.node}`));
+    const result = bindOnce(request)
+      .catch((error): BindResult => ({ outcome: 'failed', because: describeApiError(error) }))
+      .finally(() => running.delete(request.podUid));
+    running.set(request.podUid, { node: request.node, result });
+    return result;
   };
 }
 
-/** A pod that ended as soon as it was bound is in no list, and no event shows it: only a new list ends its binding. */
-function relistForLostPods(inFlight: InFlightBindings, relist: () => Promise<void>, shownMs: number): NodeJS.Timeout {
-  let listing = false;
-  const relistOnce = async (): Promise<void> => {
-    if (listing || !inFlight.hasWrittenBefore(performance.now() - shownMs)) return;
-    listing = true;
-    await relist();
-    listing = false;
+/** The request of a pod as filter saw it, or as the API server has the pod. */
+function createRequestReader(requests: RequestCache, { readPod }: BindingWriter) {
+  return async (binding: BindingRequest): Promise<Result<CachedRequest>> => {
+    const { podUid, podName, podNamespace } = binding;
+    const cached = requests.get(podUid);
+    if (cached) return ok(cached);
+    const { metadata, spec } = (await readPod(binding)) ?? {};
+    if (metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
+    const text = metadata.annotations?.[REQUEST_ANNOTATION];
+    return text === undefined ? err(NOT_ADMITTED) : ok({ text, aspects: aspectsOf(metadata, spec) });
   };
-  return setInterval(() => void relistOnce(), shownMs / 6).unref();
 }
 
 /** The allocation stays while the answer is given before the binding's result is known. */

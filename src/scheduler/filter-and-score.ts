@@ -1,5 +1,5 @@
 // What the extender answers: which nodes can take a pod and which is best, by the allocations as they are. Reserves
-// nothing. Pure but for a bounded cache of decisions about nodes that have not changed since.
+// nothing. Pure but for a bounded cache of decisions (decision-cache.ts).
 import { createHash } from 'node:crypto';
 import { GPUS_ANNOTATION, REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Placement, PodRequest } from '../api/request.ts';
@@ -7,15 +7,16 @@ import { parsePodRequest } from '../api/request-annotation.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import type { Fragmentation } from '../placement/fragmentation.ts';
-import {
-  type PlacementRequest,
-  type PodPlacement,
-  type PodRefusal,
-  placePod,
-  preferenceOf,
-} from '../placement/place-pod.ts';
-import { type Cost, compareCosts, costOnNode, scoreOfRank } from '../placement/score.ts';
+import { type PlacementRequest, type PodPlacement, placePod, preferenceOf } from '../placement/place-pod.ts';
+import { costOnNode, scoreOfRank } from '../placement/score.ts';
 import { learnWorkload } from '../placement/workload.ts';
+import {
+  createDecisionCache,
+  type Decided,
+  type DecidedNodes,
+  type Fitting,
+  type RefusedNode,
+} from './decision-cache.ts';
 
 export type Filtered = {
   readonly feasible: readonly string[];
@@ -49,32 +50,6 @@ export type ParsedRequest = {
   readonly key: string;
 };
 
-/** The decisions about all requests with the same amounts. */
-type Cached = {
-  /** Of the allocations that `byNode` and `order` were decided by. */
-  version: number;
-  /** Only nodes that the allocations know. */
-  readonly byNode: Map<string, Decided>;
-  /** Nodes that can take it, best first. */
-  readonly order: Fitting[];
-};
-
-/**
- * Small values only: there is one per request and node. Grants and sentences are computed again from the request where
- * they are needed.
- */
-type Decided = Fitting | (Refusal & { readonly node: string });
-type Fitting = Cost & {
-  readonly node: string;
-  /** Between nodes that cost the same: in an order that has nothing to do with their names. */
-  readonly tie: number;
-  /** Position in `Cached.order`. */
-  rank: number;
-};
-type Refusal = Pick<PodRefusal, 'summary' | 'distance' | 'temporary'>;
-
-/** Of all requests together, some 200 bytes each. The decisions about the least recently used requests are dropped. */
-const MOST_DECISIONS = 125_000;
 /**
  * Sentences with GPU and numbers, for the nodes that miss by least. kube-scheduler writes all reasons into the pod's
  * condition, where thousands of sentences would not fit; the other nodes get summaries, of which it counts the equal
@@ -87,9 +62,7 @@ const LEARN_AFTER = 20;
 export const NOT_ADMITTED = `the pod has no annotation ${REQUEST_ANNOTATION}: Cotenant's webhook did not admit it; delete it and create it again`;
 
 export function createDecider(allocations: Allocations, defaultPlacement: Placement): Decider {
-  /** By the request's key, the least recently used first. */
-  const cache = new Map<string, Cached>();
-  let decisions = 0;
+  const cache = createDecisionCache(allocations);
   /** `pods`: how many held shares then. */
   let learned: { readonly worth: Fragmentation; readonly pods: number } | undefined;
 
@@ -99,7 +72,7 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     const change = Math.abs(allocations.pods - (learned?.pods ?? 0));
     if (!learned || change > LEARN_AFTER + learned.pods / 4) {
       learned = { worth: learnWorkload(allocations), pods: allocations.pods };
-      for (const key of cache.keys()) drop(key);
+      cache.clear();
     }
     return learned.worth;
   };
@@ -121,68 +94,9 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     return { node, ...cost, tie: hashOf(node), rank: -1 };
   };
 
-  const drop = (key: string): void => {
-    decisions -= cache.get(key)?.byNode.size ?? 0;
-    cache.delete(key);
-  };
-
-  /** Drops the decisions about nodes that have changed. */
-  const refresh = (cached: Cached): void => {
-    const { byNode, order } = cached;
-    if (cached.version === allocations.version) return;
-    const changed = allocations.changedSince(cached.version);
-    cached.version = allocations.version;
-    const before = byNode.size;
-    if (changed === undefined) {
-      byNode.clear();
-      order.length = 0;
-    }
-    for (const node of changed ?? []) {
-      const decided = byNode.get(node);
-      byNode.delete(node);
-      if (decided && 'rank' in decided) remove(order, decided);
-    }
-    decisions += byNode.size - before;
-  };
-
-  /** The cached decisions about this request, without those about nodes that have changed; now the most recently
-   * used. */
-  const cachedFor = (key: string): Cached => {
-    const cached = cache.get(key) ?? { version: allocations.version, byNode: new Map<string, Decided>(), order: [] };
-    cache.delete(key);
-    cache.set(key, cached);
-    refresh(cached);
-    return cached;
-  };
-
-  /** The decisions about these nodes, in their order, and all nodes known to fit, best first. */
-  const decideAll = (
-    { request, key }: ParsedRequest,
-    nodes: readonly string[],
-  ): { readonly decided: readonly Decided[]; readonly order: readonly Fitting[] } => {
+  const decideAll = ({ request, key }: ParsedRequest, nodes: readonly string[]): DecidedNodes => {
     worthFor(request);
-    const { byNode, order } = cachedFor(key);
-    const before = byNode.size;
-    const decided: Decided[] = [];
-    const fitting: Fitting[] = [];
-    // A plain loop: it runs for each call of kube-scheduler over all nodes of the cluster.
-    for (const node of nodes) {
-      let one = byNode.get(node);
-      if (one === undefined) {
-        one = decide(request, node);
-        // Nodes without shared GPUs come and go without a change of the allocations: their names would pile up.
-        if (allocations.placeableNode(node)) byNode.set(node, one);
-        if ('rank' in one) fitting.push(one);
-      }
-      decided.push(one);
-    }
-    insert(order, fitting);
-    decisions += byNode.size - before;
-    for (const oldest of cache.keys()) {
-      if (decisions <= MOST_DECISIONS) break;
-      drop(oldest);
-    }
-    return { decided, order };
+    return cache.decideAll(key, nodes, (node) => decide(request, node));
   };
 
   return {
@@ -226,7 +140,7 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       }));
     },
     get cached() {
-      return { requests: cache.size, decisions };
+      return cache.size;
     },
   };
 }
@@ -240,50 +154,12 @@ function keyOf({ placement, gpuModels, gpuUuids, containers, replicaOf, cores }:
     .digest('base64');
 }
 
-function remove(order: Fitting[], decided: Fitting): void {
-  order.splice(decided.rank, 1);
-  renumber(order, decided.rank);
-}
-
-const before = (a: Fitting, b: Fitting): number => compareCosts(a, b) || a.tie - b.tie || (a.node < b.node ? -1 : 1);
-
 /** FNV-1a. */
 function hashOf(text: string): number {
   let hash = 0x811c9dc5;
   for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
   return hash >>> 0;
 }
-
-/** A few by binary search, many by sorting all. */
-function insert(order: Fitting[], fresh: readonly Fitting[]): void {
-  if (fresh.length === 0) return;
-  if (fresh.length > 16) {
-    for (const one of fresh) order.push(one);
-    order.sort(before);
-    renumber(order, 0);
-    return;
-  }
-  for (const one of fresh) {
-    let [low, high] = [0, order.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      const other = order[middle];
-      if (other && before(other, one) < 0) low = middle + 1;
-      else high = middle;
-    }
-    order.splice(low, 0, one);
-    renumber(order, low);
-  }
-}
-
-function renumber(order: readonly Fitting[], from: number): void {
-  for (let at = from; at < order.length; at += 1) {
-    const one = order[at];
-    if (one) one.rank = at;
-  }
-}
-
-type RefusedNode = Refusal & { readonly node: string };
 
 const NO_GPUS = { mostTenantsPerGpu: 0, gpus: [] };
 

@@ -65,43 +65,15 @@ export function holdLease(
   hostname: string,
   onProblem: (text: string) => void,
 ): Leadership {
-  const api = createApiClient(config, CoordinationV1Api, CALL_MS);
   const fullName = `${namespace}/${name}`;
-  const holderIdentity = `${hostname}_${randomUUID()}`;
+  const lease = createLeaseWriter(config, { namespace, name }, `${hostname}_${randomUUID()}`);
   const { promise: ready, resolve: firstRead } = Promise.withResolvers<void>();
   const closing = new AbortController();
-  let held: { readonly lease: ObservedLease; readonly untilMs: number } | undefined;
-  let observed: ObservedLease | undefined;
-
-  const acquireOrRenew = async (): Promise<void> => {
-    const startedMs = performance.now();
-    const hold = (lease: V1Lease) => {
-      held = { lease: observeLease(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
-    };
-    const at = new V1MicroTime();
-    const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
-    const lease = await unlessMissing(api.readNamespacedLease({ namespace, name }));
-    if (!lease) {
-      const body = { metadata: { namespace, name }, spec: { ...spec, acquireTime: at, leaseTransitions: 0 } };
-      hold(await api.createNamespacedLease({ namespace, body }));
-      return;
-    }
-    observed = observeLease(lease, observed, startedMs);
-    const isOurs = observed.holder === holderIdentity;
-    if (!isOurs && observed.holder !== '' && startedMs < observed.seenMs + observed.durationMs) {
-      held = undefined;
-      return;
-    }
-    const acquired = { acquireTime: at, leaseTransitions: observed.transitions + 1 };
-    const body = { ...lease, spec: { ...lease.spec, ...spec, ...(isOurs ? {} : acquired) } };
-    // Carries the resource version that was read: of two replicas that try, one is refused.
-    hold(await api.replaceNamespacedLease({ namespace, name, body }));
-  };
 
   const run = async (): Promise<void> => {
     while (!closing.signal.aborted) {
       try {
-        await acquireOrRenew();
+        await lease.acquireOrRenew();
         firstRead();
       } catch (error) {
         if (statusOf(error) !== 409)
@@ -111,32 +83,73 @@ export function holdLease(
     }
   };
 
-  const release = async (): Promise<void> => {
-    const lease = await api.readNamespacedLease({ namespace, name });
-    if (lease.spec?.holderIdentity !== holderIdentity) return;
-    const spec = { ...lease.spec, holderIdentity: '', leaseDurationSeconds: 1 };
-    await api.replaceNamespacedLease({ namespace, name, body: { ...lease, spec } });
-  };
-
   const running = run();
   return {
     ready,
     state() {
+      const { held } = lease;
       if (held && performance.now() < held.untilMs)
         return { leads: true, epoch: held.lease.transitions, term: termOf(held.lease) };
       if (held) return { leads: false, because: `this replica could not renew the Lease ${fullName} in time` };
-      return { leads: false, because: heldBy(fullName, observed?.holder, hostname) };
+      return { leads: false, because: heldBy(fullName, lease.observed?.holder, hostname) };
     },
     async close() {
       closing.abort();
       await running;
-      if (!held) return;
-      held = undefined;
       try {
-        await release();
+        await lease.release();
       } catch (error) {
         onProblem(`cannot release the Lease ${fullName}: ${describeApiError(error)}`);
       }
+    },
+  };
+}
+
+type HeldLease = { readonly lease: ObservedLease; readonly untilMs: number };
+
+/** Writes the Lease for one holder, and knows what it saw of it last. */
+function createLeaseWriter(config: KubeConfig, { namespace, name }: LeaseName, holderIdentity: string) {
+  const api = createApiClient(config, CoordinationV1Api, CALL_MS);
+  let held: HeldLease | undefined;
+  let observed: ObservedLease | undefined;
+  return {
+    get held() {
+      return held;
+    },
+    get observed() {
+      return observed;
+    },
+    async acquireOrRenew(): Promise<void> {
+      const startedMs = performance.now();
+      const hold = (lease: V1Lease) => {
+        held = { lease: observeLease(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
+      };
+      const at = new V1MicroTime();
+      const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
+      const lease = await unlessMissing(api.readNamespacedLease({ namespace, name }));
+      if (!lease) {
+        const body = { metadata: { namespace, name }, spec: { ...spec, acquireTime: at, leaseTransitions: 0 } };
+        hold(await api.createNamespacedLease({ namespace, body }));
+        return;
+      }
+      observed = observeLease(lease, observed, startedMs);
+      const isOurs = observed.holder === holderIdentity;
+      if (!isOurs && observed.holder !== '' && startedMs < observed.seenMs + observed.durationMs) {
+        held = undefined;
+        return;
+      }
+      const acquired = { acquireTime: at, leaseTransitions: observed.transitions + 1 };
+      const body = { ...lease, spec: { ...lease.spec, ...spec, ...(isOurs ? {} : acquired) } };
+      // Carries the resource version that was read: of two replicas that try, one is refused.
+      hold(await api.replaceNamespacedLease({ namespace, name, body }));
+    },
+    async release(): Promise<void> {
+      if (!held) return;
+      held = undefined;
+      const lease = await api.readNamespacedLease({ namespace, name });
+      if (lease.spec?.holderIdentity !== holderIdentity) return;
+      const spec = { ...lease.spec, holderIdentity: '', leaseDurationSeconds: 1 };
+      await api.replaceNamespacedLease({ namespace, name, body: { ...lease, spec } });
     },
   };
 }

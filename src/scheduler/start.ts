@@ -16,7 +16,7 @@ import { createFreeCores } from './free-cores.ts';
 import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
 import { createRoomMaker } from './make-room.ts';
-import { createMetrics } from './metrics.ts';
+import { createMetrics, type SchedulerMetrics } from './metrics.ts';
 import { createOvercommitEvictor } from './overcommit-evictor.ts';
 import { createPreemptionPlanner } from './preemption.ts';
 import { createResizer } from './resizer.ts';
@@ -54,56 +54,10 @@ const STOPPING = 'stopping';
 const GRACE_MS = 5_000;
 
 export async function startScheduler(options: SchedulerOptions): Promise<Scheduler> {
-  const { config, lease, hostname, logger, binderTimes } = options;
+  const { logger } = options;
   const metrics = createMetrics();
-  const allocations = createAllocations();
-  const inFlight = createInFlightBindings();
-  const decider = createDecider(allocations, options.placement);
-  const elect = options.leaseHolder === 'self' ? holdLease : followLease;
-  const leadership = elect(config, lease, hostname, (text) => {
-    metrics.watchProblem('lease');
-    logger.warn(text);
-  });
-  const onWatchProblem = (kind: 'nodes' | 'pods' | 'budgets', text: string) => {
-    metrics.watchProblem(kind);
-    logger.warn(`the watch of ${kind} failed and is retried: ${text}`);
-  };
-  const freeCores = options.placement === 'fragmentation' ? createFreeCores(allocations.setFreeCores) : undefined;
-  const watched = { config, allocations, inFlight, onWatchProblem, logger, ...(freeCores && { freeCores }) };
-  const cluster = watchCluster(watched);
-  const relist = cluster.relistPods;
-  const { boundPods } = cluster;
-  const { budgets, close: closeBudgets } = watchDisruptionBudgets(config, (text) => onWatchProblem('budgets', text));
-  const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: options.placement });
-  const roomMaker = createRoomMaker({
-    ...{ allocations, inFlight, planner, boundPods, hostname, logger },
-    evict: createEvictCall(config),
-    writeEvent: createEventWriter(config, logger.warn),
-  });
-  const parts = { config, allocations, inFlight, decider, leadership, roomMaker, relist, logger };
-  const binder = createBinder({ ...parts, ...(binderTimes && { times: binderTimes }) });
-  const evictor = createOvercommitEvictor({
-    ...{ config, allocations, leadership, hostname, logger },
-    boundPods,
-    afterMs: options.evictOvercommittedAfterMs,
-    onEviction: metrics.eviction,
-  });
-  const resizer = createResizer({
-    ...{ config, allocations, leadership, hostname, logger },
-    resizeRequests: cluster.resizeRequests,
-    onResize: metrics.memoryChange,
-  });
-  metrics.addState({
-    epoch: () => {
-      const state = leadership.state();
-      return state.leads ? state.epoch : undefined;
-    },
-    nodes: () => allocations.nodes,
-    grantedPods: () => [...allocations.all()].length,
-    bindingsInFlight: () => inFlight.count,
-    overcommittedGpus: () => evictor.overcommittedGpus,
-    invalid: () => cluster.invalid,
-  });
+  const parts = createParts(options, metrics);
+  const { decider, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets } = parts;
   let missing: string | undefined = 'nodes and pods were not listed yet';
   void cluster.ready.then(() => {
     if (missing === STOPPING) return;
@@ -144,4 +98,52 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     await close();
     throw error;
   }
+}
+
+/** What decides, binds, evicts and resizes, over one set of allocations. Evictor and resizer are not started yet. */
+function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
+  const { config, lease, hostname, logger, binderTimes, placement } = options;
+  const allocations = createAllocations();
+  const inFlight = createInFlightBindings();
+  const decider = createDecider(allocations, placement);
+  const elect = options.leaseHolder === 'self' ? holdLease : followLease;
+  const leadership = elect(config, lease, hostname, (text) => {
+    metrics.watchProblem('lease');
+    logger.warn(text);
+  });
+  const onWatchProblem = (kind: 'nodes' | 'pods' | 'budgets', text: string) => {
+    metrics.watchProblem(kind);
+    logger.warn(`the watch of ${kind} failed and is retried: ${text}`);
+  };
+  const freeCores = placement === 'fragmentation' ? createFreeCores(allocations.setFreeCores) : undefined;
+  const watched = { config, allocations, inFlight, onWatchProblem, logger, ...(freeCores && { freeCores }) };
+  const cluster = watchCluster(watched);
+  const { boundPods, relistPods: relist, resizeRequests } = cluster;
+  const { budgets, close: closeBudgets } = watchDisruptionBudgets(config, (text) => onWatchProblem('budgets', text));
+  const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: placement });
+  const roomMaker = createRoomMaker({
+    ...{ allocations, inFlight, planner, boundPods, hostname, logger },
+    evict: createEvictCall(config),
+    writeEvent: createEventWriter(config, logger.warn),
+  });
+  const binder = createBinder({
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, relist, logger },
+    ...(binderTimes && { times: binderTimes }),
+  });
+  const writing = { config, allocations, leadership, hostname, logger };
+  const afterMs = options.evictOvercommittedAfterMs;
+  const evictor = createOvercommitEvictor({ ...writing, boundPods, afterMs, onEviction: metrics.eviction });
+  const resizer = createResizer({ ...writing, resizeRequests, onResize: metrics.memoryChange });
+  metrics.addState({
+    epoch: () => {
+      const state = leadership.state();
+      return state.leads ? state.epoch : undefined;
+    },
+    nodes: () => allocations.nodes,
+    grantedPods: () => allocations.pods,
+    bindingsInFlight: () => inFlight.count,
+    overcommittedGpus: () => evictor.overcommittedGpus,
+    invalid: () => cluster.invalid,
+  });
+  return { decider, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets };
 }
