@@ -21,7 +21,7 @@ export type StepResult = {
 type Facts = { readonly [key: string]: unknown };
 
 /** A difference that does no harm. `fact` is a path, `STEP/KEY/KEY`, and covers all below it. */
-export type Disagreement = { readonly observation: string; readonly fact: string; readonly reason: string };
+export type Disagreement = { readonly observations: readonly string[]; readonly fact: string; readonly reason: string };
 
 const COMPUTE_LISTS = ['', '_v2', '_v3'].map((version) => `nvmlDeviceGetComputeRunningProcesses${version}`);
 
@@ -148,7 +148,7 @@ export function disagreements(
   known: readonly Disagreement[],
   compared: readonly string[] = COMPARED,
 ): string[] {
-  const listed = known.filter((entry) => entry.observation === name);
+  const listed = known.filter((entry) => entry.observations.includes(name));
   const covers = (entry: Disagreement, fact: string) => fact === entry.fact || fact.startsWith(`${entry.fact}/`);
   const found = [
     ...compared

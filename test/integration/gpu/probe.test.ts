@@ -108,7 +108,10 @@ test('on the simulated node each step answers or says why not, as real drivers d
   const files = readdirSync(OBSERVED).filter((name) => name.endsWith('.json'));
   t.true(files.includes('simulated-h100.json'));
   t.deepEqual(
-    known.filter((entry) => !files.includes(entry.observation) || entry.reason.trim() === ''),
+    known.filter(
+      ({ observations: of, reason }) =>
+        of.length === 0 || of.some((name) => !files.includes(name)) || reason.trim() === '',
+    ),
     [],
     'listed disagreements without an observation or a reason',
   );
@@ -324,7 +327,7 @@ const observation = (simulated: boolean, ...steps: StepResult[]): Observation =>
   cuda: 13000,
   steps,
 });
-const entry = (fact: string, of = 'gpu.json'): Disagreement => ({ observation: of, fact, reason: 'harmless' });
+const entry = (fact: string, of = 'gpu.json'): Disagreement => ({ observations: [of], fact, reason: 'harmless' });
 const SIMULATED = observation(
   true,
   step('memory', { granule: 2, sizes: { '1': 2, '3': 4 }, releasedS: 1 }),

@@ -1,7 +1,9 @@
 """What our object adds to a launch and to an allocation, over a driver that is not idle: the measured program of the
-benchmarks (test/bench/programs/calls.c), bare and in a grant, in turns."""
+benchmarks (test/bench/programs/calls.c), bare and in a grant, in turns and on one processor: another one may
+lie nearer to the GPU or farther from it."""
 
 import contextlib
+import os
 import pathlib
 import select
 import statistics
@@ -25,9 +27,9 @@ COMMANDS = (
 
 
 class Caller:
-    def __init__(self, program: str, env: dict):
+    def __init__(self, program: str, env: dict, processor: int):
         self.child = subprocess.Popen([program], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                      bufsize=1)
+                                      bufsize=1, preexec_fn=lambda: os.sched_setaffinity(0, {processor}))
 
     def ask(self, command: str) -> float:
         """Median of nanoseconds per call."""
@@ -48,11 +50,12 @@ def latency(context: Context) -> Answer:
     program = context.program("bench", "calls")
     cuda.library()
     data = {}
+    processor = min(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ctp-") as folder, contextlib.ExitStack() as undo:
         grant = grants.Grant(context, str(pathlib.Path(folder) / "grant"), SLICE, grants.calibrate(context))
         callers = []
         for env in ({}, {"LD_PRELOAD": grant.cuda}, {}):
-            callers.append(Caller(program, tools.environment(**env)))
+            callers.append(Caller(program, tools.environment(**env), processor))
             undo.callback(callers[-1].end)
         for name, command in COMMANDS:
             samples = [[], [], []]
@@ -72,7 +75,8 @@ def latency(context: Context) -> Answer:
     return Answer(
         "; ".join(f"{name} {entry['bareNs']:.0f} ns, ours adds {entry['addedNs']:.0f} (noise {entry['noiseNs']:.0f})"
                   for name, entry in data.items()),
-        f"native/build/bench/calls bare, preloaded, bare once more, {ROUNDS} rounds in turns, medians of differences",
+        "native/build/bench/calls bare, preloaded, bare once more, on one processor, "
+        f"{ROUNDS} rounds in turns, medians of differences",
         data,
     )
 
