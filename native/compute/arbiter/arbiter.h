@@ -74,7 +74,7 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
 /* ---- digests: the state of one container on one GPU ---- */
 
 struct cot_digest {
-    uint64_t used_ns, inflight, pending_ns, longest_ns, launches, throttled_ns;
+    uint64_t used_ns, inflight, pending_ns, longest_ns, launches, throttled_ns, relieved;
     uint32_t waiting;
     uint32_t faults; /* values that the gate would never write */
 };

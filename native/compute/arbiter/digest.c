@@ -1,5 +1,5 @@
-/* Reads a tenant's half of a lease page into a digest. Each value is read once and none is trusted: a value that the
- * gate would never write counts as a fault and as 0. */
+/* Reads what a tenant wrote to a lease page into a digest. Each value is read once and none is trusted: a value that
+ * the gate would never write counts as a fault and as 0. */
 #include "arbiter.h"
 
 #define MAX_INFLIGHT (1ull << 20) /* per process: far above what a driver queues */
@@ -27,6 +27,8 @@ void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint3
         sum.faults += 1;
         slots = slot_count;
     }
+    const struct cot_lease_shared *shared = &cot_lease_order_at((void *)page, gpu)->shared;
+    sum.relieved = read_word(&shared->relieved, COT_MAX_PLAUSIBLE_NS, &sum.faults);
     for (uint32_t slot = 0; slot < slots; slot++) {
         const struct cot_lease_row *row = cot_lease_row_at((void *)page, gpu_count, slot, gpu);
         /* Announcements are read before what they turn into: a launch that changes state in between is counted twice,

@@ -64,6 +64,7 @@ static void join(struct page *page, uint64_t now) {
         struct cot_digest digest;
         if (!page_digest(page, gpu, &digest)) return;
         page->throttled_ns[gpu] = 0;
+        page->relieved[gpu] = 0;
         int member = cot_arbiter_join(&arbiter, page->gpu[gpu], page->container, &digest, now);
         if (member < 0) {
             page->broken = "its GPU already has 1024 containers";
@@ -312,6 +313,7 @@ static void publish_status(void) {
                 .charged_ns = member->charged_ns - page->charged_before_ns[gpu],
                 .contended_ns = member->contended_ns - page->contended_before_ns[gpu],
                 .throttled_ns = page->throttled_ns[gpu],
+                .relieved = page->relieved[gpu],
                 .launches = page->last[gpu].launches,
                 .overruns = member->overruns,
                 .faults = member->faults,

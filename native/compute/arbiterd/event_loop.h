@@ -5,7 +5,7 @@
 
 /* Counts since the page joined; launches are all that its ledger has. */
 struct gpu_status {
-    uint64_t charged_ns, contended_ns, throttled_ns, launches, overruns, faults;
+    uint64_t charged_ns, contended_ns, throttled_ns, relieved, launches, overruns, faults;
     uint32_t guarantee_ppm, limit_ppm;
     bool high, native;
 };

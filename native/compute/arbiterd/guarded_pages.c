@@ -97,6 +97,7 @@ bool page_digest(struct page *page, uint32_t gpu, struct cot_digest *digest) {
     /* The waits of ended processes may disappear with their rows. */
     if (digest->throttled_ns > page->last[gpu].throttled_ns)
         page->throttled_ns[gpu] += digest->throttled_ns - page->last[gpu].throttled_ns;
+    if (digest->relieved > page->last[gpu].relieved) page->relieved[gpu] += digest->relieved - page->last[gpu].relieved;
     page->last[gpu] = *digest;
     return true;
 }

@@ -27,8 +27,9 @@ struct page {
     uint64_t look_ns;   /* not before this time */
     const char *broken; /* why the page is no longer used */
     struct cot_digest last[COT_MAX_GPUS];
-    /* What was counted before it joined, and what its threads have waited since. */
-    uint64_t charged_before_ns[COT_MAX_GPUS], contended_before_ns[COT_MAX_GPUS], throttled_ns[COT_MAX_GPUS];
+    /* What was counted before it joined; what its threads have waited since, and launches that were let go. */
+    uint64_t charged_before_ns[COT_MAX_GPUS], contended_before_ns[COT_MAX_GPUS], throttled_ns[COT_MAX_GPUS],
+        relieved[COT_MAX_GPUS];
     uint64_t charged_reported_ns[COT_MAX_GPUS], contended_reported_ns[COT_MAX_GPUS]; /* as of its last status */
     uint32_t quiet_beats;  /* heartbeats in a row without anything waiting or in flight */
     bool dropped;          /* for the reader of plans: a later plan does not have it */

@@ -37,11 +37,12 @@ static void print_text(const char *text) {
 }
 
 static void print_gpu(const struct gpu_status *gpu, const char *before) {
-    printf("%s{\"chargedNs\":%" PRIu64 ",\"contendedNs\":%" PRIu64 ",\"throttledNs\":%" PRIu64 ",\"launches\":%" PRIu64
-           ",\"overruns\":%" PRIu64 ",\"faults\":%" PRIu64
+    printf("%s{\"chargedNs\":%" PRIu64 ",\"contendedNs\":%" PRIu64 ",\"throttledNs\":%" PRIu64 ",\"relieved\":%" PRIu64
+           ",\"launches\":%" PRIu64 ",\"overruns\":%" PRIu64 ",\"faults\":%" PRIu64
            ",\"guaranteePpm\":%u,\"limitPpm\":%u,\"high\":%s,\"native\":%s}",
-           before, gpu->charged_ns, gpu->contended_ns, gpu->throttled_ns, gpu->launches, gpu->overruns, gpu->faults,
-           gpu->guarantee_ppm, gpu->limit_ppm, gpu->high ? "true" : "false", gpu->native ? "true" : "false");
+           before, gpu->charged_ns, gpu->contended_ns, gpu->throttled_ns, gpu->relieved, gpu->launches, gpu->overruns,
+           gpu->faults, gpu->guarantee_ppm, gpu->limit_ppm, gpu->high ? "true" : "false",
+           gpu->native ? "true" : "false");
 }
 
 static bool is_same(const struct status *status, const struct status *before) {

@@ -60,7 +60,7 @@ bool cot_count_in_round(struct cot_gate *gate, bool begins) {
     } while (next != most && !__atomic_compare_exchange_n(&gate->shared->round, &most, next, false, __ATOMIC_RELAXED,
                                                           __ATOMIC_RELAXED));
     __atomic_store_n(&gate->round, own, __ATOMIC_RELAXED);
-    return own >= next && LOAD(gate->shared->relieved);
+    return own >= next && LOAD(gate->shared->awaited);
 }
 
 /* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was

@@ -177,7 +177,7 @@ static bool is_at_bound(struct cot_wait *wait, const struct admission *admission
 static bool is_behind_in_round(const struct cot_gate *gate, const struct admission *admission) {
     uint64_t most = LOAD(gate->shared->round), own = LOAD(gate->round);
     if (!admission->limit || admission->over_ns > MOST_OVER_NS || admission->totals.inflight <= 1) return false;
-    if (!LOAD(gate->shared->relieved)) return false;
+    if (!LOAD(gate->shared->awaited)) return false;
     return own >> 32 == most >> 32 ? own < most : (most & 0xffffffff) > 0;
 }
 
@@ -198,7 +198,7 @@ static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struc
     bool known = LOAD(gate->others_inflight) && LOAD(gate->others_stuck);
     if (!known && admission->now_ns < wait->stuck_ns) return false;
     __atomic_store_n(&gate->others_stuck, 1, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&gate->shared->relieved, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&gate->shared->awaited, 1, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -226,6 +226,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
     verdict.go |= is_behind_in_round(gate, &admission);
     verdict.bound = !verdict.go && (is_awaited(gate, wait, &admission) || is_at_bound(wait, &admission));
     verdict.go |= verdict.bound;
+    if (verdict.bound) __atomic_fetch_add(&gate->shared->relieved, 1, __ATOMIC_RELAXED);
     /* The GPU was kept for this process until it asked, even if the answer is to wait, but not while it waits. */
     bool waited = __atomic_exchange_n(&gate->waited, verdict.go ? 0 : 1, __ATOMIC_RELAXED);
     bool first = LOAD(gate->row->inflight) <= 1 && !cot_is_in_use(gate, &admission.totals, now_ns);

@@ -85,7 +85,7 @@ struct cot_batch {
     bool overdue;        /* has run for longer than predicted: no longer pending */
     bool waited;         /* it was overdue, and ended with a later launch of the container: its duration is not used */
     uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
-    uint64_t relieved;   /* the container's launches that went without credit, when it began */
+    uint64_t awaited;    /* the container's launches that went without credit, when it began */
     struct cot_batch_kind {
         struct cot_launch_kind kind;
         uint64_t predicted_ns;
@@ -106,7 +106,7 @@ struct cot_wait {
 
 struct cot_verdict {
     bool go;
-    bool bound;        /* it goes because its wait has reached its bound */
+    bool bound;        /* it goes because work in flight may wait for it, or its wait has reached its bound */
     bool own;          /* waits for work of the container itself: no reason to ring */
     bool wakes;        /* other processes that wait may go as well: wake them */
     bool away;         /* no arbiter runs: the container's own credit decides */

@@ -30,7 +30,7 @@ void cot_begin_use(struct cot_gate *gate, uint64_t now_ns) {
 bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns) {
     if (launch->unknown) cot_note_launched(gate, &launch->kind, now_ns);
     if (batch->launches == 0)
-        *batch = (struct cot_batch){.after_wait = launch->waited, .relieved = LOAD(gate->shared->relieved)};
+        *batch = (struct cot_batch){.after_wait = launch->waited, .awaited = LOAD(gate->shared->awaited)};
     uint32_t i = 0;
     while (i < batch->kinds && batch->kind[i].kind.key != launch->kind.key) i++;
     if (i == batch->kinds) {
@@ -69,7 +69,7 @@ uint64_t cot_gate_launches(const struct cot_gate *gate) {
  * what is left beside the others. */
 static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t now_ns) {
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
-    bool waited = batch->waited || batch->relieved != LOAD(gate->shared->relieved);
+    bool waited = batch->waited || batch->awaited != LOAD(gate->shared->awaited);
     if (waited && length_ns > most) length_ns = batch->unknown ? most : most / 2; /* it may be shorter than it seemed */
     uint64_t measured = 0, divided = batch->predicted_ns;
     for (uint32_t i = 0; i < batch->kinds; i++) measured += batch->kind[i].unknown ? 0 : batch->kind[i].predicted_ns;

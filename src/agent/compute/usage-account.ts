@@ -9,6 +9,8 @@ export type ComputeUse = {
   readonly contendedSeconds: number;
   /** Time that its launches waited, summed over threads. */
   readonly throttledSeconds: number;
+  /** Launches that were let go, as work in flight might wait for them. */
+  readonly relieved: number;
   /** Turns that lasted so long that the arbiter did not wait for their end. */
   readonly overruns: number;
   /** Corrupt values in its lease page, which the interposer never writes. */
@@ -20,11 +22,18 @@ export type ComputeUse = {
 };
 
 /** The fields that only grow. */
-export const USE_COUNTS = ['chargedSeconds', 'contendedSeconds', 'throttledSeconds', 'overruns', 'faults'] as const;
+export const USE_COUNTS = [
+  'chargedSeconds',
+  'contendedSeconds',
+  'throttledSeconds',
+  'relieved',
+  'overruns',
+  'faults',
+] as const;
 export type UseCounts = Pick<ComputeUse, (typeof USE_COUNTS)[number]>;
 
 type Counts = { readonly [K in (typeof COUNTS)[number]]: number };
-const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'overruns', 'faults'] as const;
+const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'relieved', 'overruns', 'faults'] as const;
 
 export type ReportedPage = {
   readonly id: string;
@@ -79,6 +88,7 @@ const NO_USE: ComputeUse = {
   chargedSeconds: 0,
   contendedSeconds: 0,
   throttledSeconds: 0,
+  relieved: 0,
   overruns: 0,
   faults: 0,
   guaranteeRatio: 0,
@@ -109,6 +119,7 @@ export function advanceAccount(
         chargedSeconds: use.chargedSeconds + increase('chargedNs') / 1e9,
         contendedSeconds: use.contendedSeconds + increase('contendedNs') / 1e9,
         throttledSeconds: use.throttledSeconds + increase('throttledNs') / 1e9,
+        relieved: use.relieved + increase('relieved'),
         overruns: use.overruns + increase('overruns'),
         faults: use.faults + increase('faults'),
         guaranteeRatio: gpu.guaranteePpm / 1e6,

@@ -41,7 +41,7 @@ export type PodFacts = {
 };
 
 export type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
-export type Cause = { readonly at?: string; readonly text: string };
+export type Cause = { readonly at?: string; readonly reason?: 'launches-relieved'; readonly text: string };
 export type Explanation = {
   readonly namespace: string;
   readonly pod: string;
@@ -104,7 +104,8 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
     return whole('pending', headline, pendingOf(pod, facts, nowMs), asked);
   }
   if (statusesOf(pod).some(({ state }) => state?.running)) {
-    return whole('running', `${podName} runs on node ${nodeName}.`, got, stops, nodeCauses(facts));
+    const headline = `${podName} runs on node ${nodeName}.`;
+    return whole('running', headline, got, reliefCauses(facts), stops, nodeCauses(facts));
   }
   const headline = `${podName} is bound to node ${nodeName} and waits: none of its containers runs.`;
   const past = newestFirst([...mountCauses(facts), ...stops]);
@@ -308,6 +309,19 @@ function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
     }),
   );
+}
+
+/** A program whose work waits for later work gets its share with less done in it. */
+function reliefCauses({ namespace, name, use }: PodFacts): Cause[] {
+  const own = use?.known ? use.containers.filter((one) => one.namespace === namespace && one.pod === name) : [];
+  return own.flatMap(({ container, gpuUuid, relieved = 0 }) => {
+    if (relieved === 0) return [];
+    const launches = relieved === 1 ? '1 launch' : `${relieved} launches`;
+    const text =
+      `${container} had ${launches} on ${gpuUuid} let go before its share allowed it, ` +
+      'as its work in flight might wait for them; what they use delays its later launches.';
+    return [{ reason: 'launches-relieved', text }];
+  });
 }
 
 const fenceText = (fence: string): string =>

@@ -13,6 +13,8 @@ export type ContainerUse = {
   /** Of the GPU's compute, 0 to 1. */
   readonly smRatio?: number;
   readonly fence?: string;
+  /** Its launches that were let go, as work in flight might wait for them; absent: none. */
+  readonly relieved?: number;
   readonly enforcement?: EffectiveMode;
 };
 
@@ -42,11 +44,12 @@ export function useOf({ self, devices, containers, foreign }: Snapshot): Use {
     known: true,
     mode: self.mode,
     gpus: new Map(devices.flatMap(({ gpu }) => (gpu.usedBytes === undefined ? [] : [[gpu.uuid, gpu.usedBytes]]))),
-    containers: containers.map(({ namespace, pod, container, gpuUuid, fence, enforcement, ...one }) => ({
+    containers: containers.map(({ namespace, pod, container, gpuUuid, fence, enforcement, compute, ...one }) => ({
       ...{ namespace, pod, container, gpuUuid, fence, enforcement },
       ...given({
         usedBytes: one.memoryKnown ? one.usedBytes : undefined,
         smRatio: one.smPercent === undefined ? undefined : one.smPercent / 100,
+        relieved: compute?.relieved || undefined,
       }),
     })),
     foreign: foreign.map(({ namespace, pod, container, gpuUuid, usedBytes }) => ({

@@ -28,6 +28,9 @@ const METRICS = {
   cotenant_container_sm_throttled_seconds_total: ofContainer(
     'Time for which its kernel launches waited for the arbiter, summed over threads.',
   ),
+  cotenant_container_sm_relieved_launches_total: ofContainer(
+    'Kernel launches that were let go before their share allowed it, as work in flight might wait for them.',
+  ),
   cotenant_container_sm_overruns_total: ofContainer(
     'Times it kept the GPU past the end of its lease for so long that the arbiter let others run beside it.',
   ),
@@ -65,6 +68,7 @@ function setSum(sum: Sum, set: Put): void {
   set('cotenant_container_sm_charged_seconds_total', labels, sum.chargedSeconds);
   set('cotenant_container_sm_contended_seconds_total', labels, sum.contendedSeconds);
   set('cotenant_container_sm_throttled_seconds_total', labels, sum.throttledSeconds);
+  set('cotenant_container_sm_relieved_launches_total', labels, sum.relieved);
   set('cotenant_container_sm_overruns_total', labels, sum.overruns);
   set('cotenant_container_lease_page_corruptions_total', labels, sum.faults);
   set('cotenant_container_allocations_denied_total', labels, sum.denied);

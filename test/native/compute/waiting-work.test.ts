@@ -1,7 +1,13 @@
 // Programs whose work waits for other work, or is captured, under shares of compute: they end as they would without a
 // share, later by what the share takes. Real processes on the simulated driver (test/native/programs/streams.c).
 import test, { type ExecutionContext } from 'ava';
-import { type Arbiter, type Policy, startArbiter, type Tenant } from '../../support/native/arbiter.ts';
+import {
+  type Arbiter,
+  type ArbiterStatus,
+  type Policy,
+  startArbiter,
+  type Tenant,
+} from '../../support/native/arbiter.ts';
 import { readyClient } from '../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
 import { SANITIZED } from '../../support/native/random-programs.ts';
@@ -74,6 +80,19 @@ for (const percent of [10, 50, 100]) {
     }
   });
 }
+
+test.serial('launches that are let go for work that may wait for them are counted', async (t) => {
+  const { node, grants, arbiter } = await bench(t, [{ percent: 50 }, { percent: 50 }]);
+  const run = (tenant: number, ...words: string[]) =>
+    streams(t, node, words, { preload: grants[tenant]?.cuda ?? '' }).result;
+  await run(1, 'busy', '500');
+  await run(0, 'many', '30');
+  const relieved = ({ pages }: ArbiterStatus) => pages.map(({ gpus: [gpu] }) => gpu?.relieved);
+  const status = await arbiter.until((now) => (relieved(now)[0] ?? 0) > 0, 'the page says so');
+  // `many` launches a kernel per stream, each of which waits for the last one's.
+  t.true((relieved(status)[0] ?? 0) <= 30);
+  t.is(relieved(status)[1], 0, 'kernels that wait for nothing');
+});
 
 test.serial('kernels that wait for a later launch end beside a busy and an idle neighbor', async (t) => {
   const { node, grants } = await bench(t, [{ percent: 50 }, { percent: 40 }, { percent: 0 }]);

@@ -16,6 +16,7 @@ export type ArbiterStatus = {
       readonly chargedNs: number;
       readonly contendedNs: number;
       readonly throttledNs: number;
+      readonly relieved: number;
       readonly launches: number;
       readonly overruns: number;
       readonly faults: number;

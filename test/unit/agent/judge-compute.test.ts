@@ -72,7 +72,7 @@ function judgedAfter(seconds: number, given: Case): Judged {
     const readings = [granted, ...(besideIsGranted ? [grantOf('b', 1000)] : [])].map((one) => reading(one));
     const state = compared(sample, readings, byPid);
     totals = accumulate(totals, state, owners(byPid));
-    const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, overruns: 0, faults: 0 };
+    const counts = { chargedSeconds: 0, contendedSeconds: 0, throttledSeconds: 0, relieved: 0, overruns: 0, faults: 0 };
     const held = heldTo === undefined ? undefined : { ...counts, guaranteeRatio: heldTo, limitRatio: heldTo };
     const judged = judgeCompute(watched, state, {
       totals,

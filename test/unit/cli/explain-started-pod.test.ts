@@ -38,11 +38,21 @@ const lostNode = (node: Node): Node => ({
     ],
   },
 });
-const use = (fence: string): KnownUse => ({
+const use = (fence: string, relieved?: number): KnownUse => ({
   known: true,
   mode: 'enforce',
   gpus: new Map(),
-  containers: [{ namespace: 'team', pod: 'train', container: 'main', gpuUuid: GPU, usedBytes: 3320 * 2 ** 20, fence }],
+  containers: [
+    {
+      namespace: 'team',
+      pod: 'train',
+      container: 'main',
+      gpuUuid: GPU,
+      usedBytes: 3320 * 2 ** 20,
+      fence,
+      ...(relieved && { relieved }),
+    },
+  ],
   foreign: [],
 });
 
@@ -56,6 +66,15 @@ const CASES: readonly Case[] = [
     [
       'team/train runs on node node-1.',
       granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
+    ],
+  ],
+  [
+    'a pod whose launches were let go, as its work might wait for them',
+    facts('running', { agents: [ready], use: use('interposer', 12) }),
+    [
+      'team/train runs on node node-1.',
+      granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
+      `  main had 12 launches on ${GPU} let go before its share allowed it, as its work in flight might wait for them; what they use delays its later launches.`,
     ],
   ],
   [

@@ -161,6 +161,7 @@ const SUMS: Readonly<Record<string, number>> = {
   cotenant_container_sm_charged_seconds_total: 4 * 36.5,
   cotenant_container_sm_contended_seconds_total: 4 * 0.25,
   cotenant_container_sm_throttled_seconds_total: 4 * 80,
+  cotenant_container_sm_relieved_launches_total: 4 * 5,
   cotenant_container_sm_overruns_total: 4 * 2,
   cotenant_container_lease_page_corruptions_total: 0,
   cotenant_container_allocations_denied_total: 7,

@@ -282,6 +282,7 @@ const reportOf = (id: string, chargedNs: number, faults = 0, join = 1): ArbiterR
           chargedNs,
           contendedNs: 0,
           throttledNs: 2 * chargedNs,
+          relieved: faults,
           overruns: 0,
           faults,
           guaranteePpm: 250_000,
@@ -297,7 +298,13 @@ test('counts continue with a new page or a restarted arbiter, and end with their
   const isLive = () => true;
   let account = advanceAccount(NO_ACCOUNT, reportOf('g.0', 1e9), grantOf, isLive);
   account = advanceAccount(account, reportOf('g.0', 3e9, 1), grantOf, isLive);
-  t.like(account.uses.get(useKey('g', 0)), { chargedSeconds: 3, throttledSeconds: 6, faults: 1, limitRatio: 0.25 });
+  t.like(account.uses.get(useKey('g', 0)), {
+    chargedSeconds: 3,
+    throttledSeconds: 6,
+    relieved: 1,
+    faults: 1,
+    limitRatio: 0.25,
+  });
   account = advanceAccount(account, reportOf('g.1', 1e9), grantOf, isLive);
   t.is(account.uses.get(useKey('g', 0))?.chargedSeconds, 4, 'another page counts from nothing');
   account = advanceAccount(account, reportOf('g.1', 5e8), grantOf, isLive);
@@ -328,7 +335,7 @@ test('counts continue with a new page or a restarted arbiter, and end with their
 
 test('a line of the arbiter is read as written, and another line is a problem', (t) => {
   const line =
-    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
+    '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"relieved":6,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
   t.deepEqual(parseReport(line), {
     plan: 3,
     pages: [
@@ -337,7 +344,16 @@ test('a line of the arbiter is read as written, and another line is a problem', 
         join: 5,
         broken: 'the file was truncated',
         gpus: [
-          { chargedNs: 7, contendedNs: 1, throttledNs: 2, overruns: 3, faults: 4, guaranteePpm: 1, limitPpm: 500_000 },
+          {
+            chargedNs: 7,
+            contendedNs: 1,
+            throttledNs: 2,
+            relieved: 6,
+            overruns: 3,
+            faults: 4,
+            guaranteePpm: 1,
+            limitPpm: 500_000,
+          },
         ],
       },
     ],

@@ -47,6 +47,7 @@ const useOf = (one: Now | undefined): ComputeUse | undefined =>
     chargedSeconds: one.denied,
     contendedSeconds: one.denied / 4,
     throttledSeconds: one.denied * 2,
+    relieved: one.denied * 3,
     overruns: one.denied,
     faults: one.denied,
     guaranteeRatio: 0.5,
@@ -58,6 +59,7 @@ const OF_THE_ARBITER = [
   ['cotenant_container_sm_charged_seconds_total', 1],
   ['cotenant_container_sm_contended_seconds_total', 0.25],
   ['cotenant_container_sm_throttled_seconds_total', 2],
+  ['cotenant_container_sm_relieved_launches_total', 3],
   ['cotenant_container_sm_overruns_total', 1],
   ['cotenant_container_lease_page_corruptions_total', 1],
 ] as const;
