@@ -1,10 +1,11 @@
 // The scheduler extender protocol (k8s.io/kube-scheduler/extender/v1): checks what kube-scheduler sends and builds the
 // answers. Pure. Its Go structures have no JSON tags, so keys are Go's field names.
 import { REQUEST_ANNOTATION } from '../api/names.ts';
-import { field, isObject, textAt } from '../common/json.ts';
+import { field, isObject, isWithin, textAt } from '../common/json.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import type { BindingRequest } from './binding-writer.ts';
 import type { Filtered, PodAspects } from './filter-and-score.ts';
+import { MOST_REPLICAS } from './fits.ts';
 import { aspectsOf } from './pod-aspects.ts';
 import type { PreemptingPod, Victims } from './preemption.ts';
 
@@ -96,6 +97,24 @@ export function filterResult({ feasible, failed, unresolvable }: Filtered, { nam
   if (!objects) return { NodeNames: feasible, ...reasons };
   const fits = new Set(feasible);
   return { Nodes: { items: objects.filter((_, index) => fits.has(names[index] ?? '')) }, ...reasons };
+}
+
+export type FitsAsked = {
+  readonly request: string | undefined;
+  readonly aspects: PodAspects;
+  readonly replicas: number;
+  readonly nodes: readonly string[] | undefined;
+};
+
+/** Arguments of fits, which is not part of the protocol: `{"pod": POD, "replicas": N, "nodes": [NAME, ...]}`. */
+export function readFitsAsked(value: unknown): Result<FitsAsked> {
+  const pod = field(value, 'pod');
+  const [metadata, replicas, nodes] = [field(pod, 'metadata'), field(value, 'replicas') ?? 1, field(value, 'nodes')];
+  if (!isObject(pod)) return err('pod is missing: want a pod as the API server has it');
+  if (!isWithin(replicas, 1, MOST_REPLICAS)) return err(`replicas: want a whole number from 1 to ${MOST_REPLICAS}`);
+  if (nodes !== undefined && !isTexts(nodes)) return err('nodes: want a list of names');
+  const request = textAt(field(metadata, 'annotations'), REQUEST_ANNOTATION);
+  return ok({ request, aspects: aspectsOf(metadata, field(pod, 'spec')), replicas, nodes });
 }
 
 function isTexts(value: unknown): value is readonly string[] {

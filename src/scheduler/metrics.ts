@@ -4,7 +4,7 @@ import { Counter, Gauge, Histogram, type Registry } from '../serving/prom-client
 import type { EvictionOutcome } from './overcommit-evictor.ts';
 import { RESIZE_OUTCOMES, type ResizeOutcome } from './resizer.ts';
 
-export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind';
+export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind' | 'fits';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */
 export type Outcome = 'ok' | 'refused' | 'failed' | 'malformed';
 export type WatchKind = 'nodes' | 'pods' | 'budgets' | 'lease';
@@ -21,7 +21,7 @@ export type SchedulerState = {
   readonly invalid: () => Readonly<Record<'nodes' | 'pods', number>>;
 };
 
-const VERBS: readonly Verb[] = ['filter', 'prioritize', 'preempt', 'bind'];
+const VERBS: readonly Verb[] = ['filter', 'prioritize', 'preempt', 'bind', 'fits'];
 const OUTCOMES: readonly Outcome[] = ['ok', 'refused', 'failed', 'malformed'];
 const EVICTION_OUTCOMES: readonly EvictionOutcome[] = ['evicted', 'kept', 'failed'];
 const WATCH_KINDS: readonly WatchKind[] = ['nodes', 'pods', 'budgets', 'lease'];

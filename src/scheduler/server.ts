@@ -1,4 +1,5 @@
-// The HTTP API that kube-scheduler calls: /filter, /prioritize, /preempt and /bind of the scheduler extender protocol.
+// The HTTP API that kube-scheduler calls: /filter, /prioritize, /preempt and /bind of the scheduler extender protocol; and
+// /fits for others, which only reads.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http';
 import type { Logger } from '../common/logger.ts';
 import { MIB } from '../common/quantity.ts';
@@ -9,16 +10,20 @@ import {
   filterResult,
   preemptionResult,
   readBindingRequest,
+  readFitsAsked,
   readNodesAsked,
   readPreemptionAsked,
 } from './extender-api.ts';
 import type { Decider } from './filter-and-score.ts';
+import type { Fit, WantedPods } from './fits.ts';
 import type { RoomMaker } from './make-room.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
 import type { PreemptionPlanner } from './preemption.ts';
 
 export type ExtenderParts = {
   readonly decider: Decider;
+  /** What would fit, by the allocations as they are. */
+  readonly countFits: (wanted: WantedPods) => Fit | undefined;
   readonly binder: Binder;
   readonly planner: PreemptionPlanner;
   readonly roomMaker: RoomMaker;
@@ -35,6 +40,7 @@ const VERBS: Readonly<Record<string, Verb>> = {
   '/prioritize': 'prioritize',
   '/preempt': 'preempt',
   '/bind': 'bind',
+  '/fits': 'fits',
 };
 
 export function createExtender(parts: ExtenderParts): RequestListener {
@@ -43,7 +49,7 @@ export function createExtender(parts: ExtenderParts): RequestListener {
     const url = request.url ?? '';
     const verb = Object.hasOwn(VERBS, url) ? VERBS[url] : undefined;
     if (!verb || request.method !== 'POST') {
-      sendJson(response, verb ? 405 : 404, { error: 'POST to /filter, /prioritize, /preempt or /bind' });
+      sendJson(response, verb ? 405 : 404, { error: 'POST to /filter, /prioritize, /preempt, /bind or /fits' });
       return;
     }
     try {
@@ -136,5 +142,15 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     const bound = await binder.bind(asked.value);
     if (bound.outcome === 'bound') return { outcome: 'ok', answer: {} };
     return { outcome: bound.outcome, answer: { Error: bound.because } };
+  },
+  fits(value, { decider, countFits, notReadyReason }) {
+    const asked = readFitsAsked(value);
+    if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { error: asked.error } };
+    const notReady = notReadyReason();
+    if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
+    const { request: annotation, aspects, replicas, nodes } = asked.value;
+    const request = decider.read(annotation, aspects);
+    if (!request.ok) return { outcome: 'refused', status: 422, answer: { error: request.error } };
+    return { outcome: 'ok', answer: { ...countFits({ request: request.value, replicas, ...(nodes && { nodes }) }) } };
   },
 };

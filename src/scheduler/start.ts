@@ -12,6 +12,7 @@ import { type BinderTimes, createBinder } from './bind.ts';
 import { watchCluster } from './cluster-state.ts';
 import { watchDisruptionBudgets } from './disruption-budgets.ts';
 import { createDecider } from './filter-and-score.ts';
+import { fitPods, type WantedPods } from './fits.ts';
 import { createFreeCores } from './free-cores.ts';
 import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
@@ -57,7 +58,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   const { logger } = options;
   const metrics = createMetrics();
   const parts = createParts(options, metrics);
-  const { decider, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets } = parts;
+  const { decider, countFits, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets } = parts;
   let missing: string | undefined = 'nodes and pods were not listed yet';
   void cluster.ready.then(() => {
     if (missing === STOPPING) return;
@@ -83,7 +84,16 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   try {
     const { host, port, tls, healthPort } = options;
     extender = await startHttpServer(
-      createExtender({ decider, binder, planner, roomMaker, metrics, notReadyReason: () => missing, logger }),
+      createExtender({
+        decider,
+        countFits,
+        binder,
+        planner,
+        roomMaker,
+        metrics,
+        notReadyReason: () => missing,
+        logger,
+      }),
       {
         listen: { host, port },
         tls: tls && { source: fromFiles(tls), minVersion: 'TLSv1.3', logger },
@@ -106,6 +116,7 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
   const allocations = createAllocations();
   const inFlight = createInFlightBindings();
   const decider = createDecider(allocations, placement);
+  const countFits = (wanted: WantedPods) => fitPods([wanted], allocations, placement)[0];
   const elect = options.leaseHolder === 'self' ? holdLease : followLease;
   const leadership = elect(config, lease, hostname, (text) => {
     metrics.watchProblem('lease');
@@ -145,5 +156,5 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     overcommittedGpus: () => evictor.overcommittedGpus,
     invalid: () => cluster.invalid,
   });
-  return { decider, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets };
+  return { decider, countFits, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets };
 }

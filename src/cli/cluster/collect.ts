@@ -24,7 +24,20 @@ export type Selection = {
   readonly system?: string | undefined;
 };
 
-export async function readCluster(cluster: Cluster, { namespace, node, system }: Selection): Promise<ClusterObjects> {
+export async function readCluster(cluster: Cluster, selection: Selection): Promise<ClusterObjects> {
+  const { nodes, pods, notes } = await readNodesAndPods(cluster, selection);
+  const granted = new Set(pods.flatMap((pod) => pod.spec.nodeName ?? []));
+  const names = new Set([
+    ...(nodes ?? []).map(({ metadata }) => metadata.name),
+    ...(nodes === undefined ? granted : []),
+  ]);
+  return { nodes, pods, use: await readUse(cluster, { system: selection.system, nodes: names, notes }), notes };
+}
+
+/** `notes` may grow. */
+type NodesAndPods = Pick<ClusterObjects, 'nodes' | 'pods'> & { readonly notes: string[] };
+
+export async function readNodesAndPods(cluster: Cluster, { namespace, node }: Selection): Promise<NodesAndPods> {
   const notes: string[] = [];
   const nodes = await readNodes(cluster, node, notes);
   const fieldSelector = node === undefined ? ALIVE : `${ALIVE},spec.nodeName=${node}`;
@@ -35,12 +48,7 @@ export async function readCluster(cluster: Cluster, { namespace, node, system }:
     if (!pods.ok) throw new Refused(`pods cannot be listed: ${pods.message}`);
     notes.push(`Only pods of namespace ${namespace} are counted: ${messageOf(all)}.`);
   }
-  const granted = new Set(pods.value.flatMap((pod) => pod.spec.nodeName ?? []));
-  const names = new Set([
-    ...(nodes ?? []).map(({ metadata }) => metadata.name),
-    ...(nodes === undefined ? granted : []),
-  ]);
-  return { nodes, pods: pods.value, use: await readUse(cluster, { system, nodes: names, notes }), notes };
+  return { nodes, pods: pods.value, notes };
 }
 
 async function readNodes(cluster: Cluster, name: string | undefined, notes: string[]): Promise<Node[] | undefined> {

@@ -1,18 +1,19 @@
 // `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
-import { parseAllDocuments, stringify } from 'yaml';
+import { stringify } from 'yaml';
 import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
 import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
-import { isObject, type JsonObject, objectAt, textAt } from '../../common/json.ts';
+import { type JsonObject, objectAt, textAt } from '../../common/json.ts';
 import { formatProblem } from '../../common/problem.ts';
 import { ownAmounts, showAmounts } from '../../request/amounts.ts';
 import { listContainers, type PodContainer } from '../../request/containers.ts';
 import { type Dialect, ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { dialectsOf, FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
+import { documentsOf, mapPods, objectName } from '../lib/manifests.ts';
 import { askedBy, jsonText, oneCell, oneLine } from '../lib/text.ts';
-import { readConfiguration, readText } from '../lib/webhook-configuration.ts';
+import { readConfiguration } from '../lib/webhook-configuration.ts';
 import { formOf, namespaceOption } from './target.ts';
 
 type Converted = {
@@ -38,7 +39,7 @@ export type ConvertedPod = {
 };
 
 /** All dialects are on: `hami` reads `nvidia.com/gpu`. */
-const EVERY_DIALECT: WebhookConfiguration = {
+export const EVERY_DIALECT: WebhookConfiguration = {
   ...DEFAULT_CONFIGURATION,
   rules: { ...DEFAULT_CONFIGURATION.rules, dialects: [...FOREIGN_DIALECT_NAMES] },
 };
@@ -81,49 +82,21 @@ export const convert: Command = {
   },
 };
 
-/** The objects of a file; those of a list are objects of their own. */
-function documentsOf(file: string): readonly JsonObject[] {
-  const documents = parseAllDocuments(readText(file));
-  return [documents].flat().flatMap((document, index) => {
-    const [error] = 'errors' in document ? document.errors : [];
-    if (error) throw new UsageError(`${file}: ${error.message}`);
-    const value: unknown = document.toJS();
-    if (value === null || value === undefined) return [];
-    if (!isObject(value)) throw new UsageError(`${file}: document ${index + 1} is not an object of Kubernetes`);
-    const { items } = value;
-    return (textAt(value, 'kind') ?? '').endsWith('List') && Array.isArray(items) ? items.filter(isObject) : [value];
-  });
-}
-
 /** The object with each of its pods as the webhook would patch it; one that it refuses stays as it is. */
 export function convertDocument(
   document: JsonObject,
   configuration: WebhookConfiguration,
   defaultNamespace = 'default',
 ): { readonly after: unknown; readonly pods: readonly ConvertedPod[] } {
-  const metadata = objectAt(document, 'metadata');
-  const namespace = textAt(metadata, 'namespace') ?? defaultNamespace;
-  const name = textAt(metadata, 'name') ?? textAt(metadata, 'generateName') ?? '';
-  const object = `${textAt(document, 'kind') ?? 'object'}/${name}`;
+  const namespace = textAt(objectAt(document, 'metadata'), 'namespace') ?? defaultNamespace;
+  const object = objectName(document);
   const pods: ConvertedPod[] = [];
-  const after = mapPods(document, '', (pod, place) => {
+  const after = mapPods(document, (pod, { place }) => {
     const mutation = mutatePod(pod, namespace, configuration);
     pods.push({ object, place, ...describe(pod, mutation, namespace, configuration) });
     return mutation.kind === 'patched' ? mutation.pod : pod;
   });
   return { after, pods };
-}
-
-/** A pod, or a template of pods, is an object whose `spec` has containers: so in every kind, also of other projects. */
-function mapPods(value: unknown, place: string, change: (pod: JsonObject, place: string) => JsonObject): unknown {
-  if (Array.isArray(value)) return value.map((item, index) => mapPods(item, `${place}[${index}]`, change));
-  if (!isObject(value)) return value;
-  if (Array.isArray(objectAt(value, 'spec').containers)) return change(value, place);
-  const entries = Object.entries(value).map(([key, part]) => [
-    key,
-    mapPods(part, place === '' ? key : `${place}.${key}`, change),
-  ]);
-  return Object.fromEntries(entries);
 }
 
 function describe(

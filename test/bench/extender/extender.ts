@@ -171,7 +171,9 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
     relist: async () => {},
   });
   const metrics = createMetrics();
-  return createExtender({ decider, binder, planner, roomMaker, metrics, notReadyReason: () => undefined, logger });
+  const countFits = () => undefined;
+  const notReadyReason = () => undefined;
+  return createExtender({ decider, countFits, binder, planner, roomMaker, metrics, notReadyReason, logger });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */

@@ -24,6 +24,7 @@ const COMMANDS = [
   'recommend',
   'showback',
   'convert',
+  'fits',
   'templates',
   'driver',
   'agent',

@@ -12,7 +12,7 @@ import { createLogger } from '../../../src/common/logger.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { startScheduler } from '../../../src/scheduler/start.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
-import { uuid } from '../../unit/scheduler/cluster.ts';
+import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 import { startApi } from './api.ts';
 import { feasible, leads, start } from './running.ts';
 
@@ -331,5 +331,34 @@ test('the command refuses invalid options and names missing ones', (t) => {
     const { status, stderr } = run(...args);
     t.is(status, 2, stderr);
     t.regex(stderr, said);
+  }
+});
+
+test('what would fit follows from the allocations, and nothing is reserved for it', async (t) => {
+  const api = await startApi(t, { a: 1000, b: 700 });
+  api.lead('pod-a_1', 1);
+  const running = await start(t, api);
+  await leads(running);
+  api.addPod('one', 300);
+  t.is(await running.bind('one', 'a'), undefined);
+  const pod = { metadata: { uid: 'x', annotations: { 'cotenant.io/request': recordOf(600) } } };
+  const answer = await running.call('fits', { pod, replicas: 1 });
+  t.deepEqual(answer, {
+    status: 200,
+    body: { placed: [{ node: 'a', gpus: [uuid(0)] }], more: 1, moreOn: [{ node: 'b', count: 1 }] },
+  });
+  t.deepEqual(await running.call('fits', { pod }), answer);
+  const { body } = await running.call('fits', { pod, replicas: 3, nodes: ['b'] });
+  t.like(body, { more: 0, placed: [{ node: 'b' }] });
+  t.regex(String(body.nearest), /^node b: .* has 100 MiB of cotenant.io\/gpu-memory free, but 600 MiB are requested/);
+  for (const [wrong, status, says] of [
+    [{ replicas: 1 }, 400, /pod is missing/],
+    [{ pod, replicas: 1001 }, 400, /replicas: want a whole number from 1 to 1000/],
+    [{ pod, nodes: 'a' }, 400, /nodes: want a list of names/],
+    [{ pod: { metadata: {} } }, 422, /did not admit it/],
+  ] as const) {
+    const { status: got, body } = await running.call('fits', wrong);
+    t.is(got, status);
+    t.regex(String(body.error), says);
   }
 });

@@ -1,0 +1,29 @@
+// The allocations of a cluster from its Nodes and pods, as the scheduler extender counts them. Pure.
+import type { V1Pod } from '@kubernetes/client-node';
+import { GPUS_ANNOTATION } from '../../api/names.ts';
+import { parseNodeGpus } from '../../api/node-annotation.ts';
+import { type Allocations, createAllocations } from '../../placement/allocations.ts';
+import { readBoundPod } from '../../scheduler/bound-pod.ts';
+import { coresIn, coresOf } from '../../scheduler/pod-aspects.ts';
+import type { Node, Pod } from './objects.ts';
+
+/** A pod as the API server's JSON has it. */
+export const asApiPod = (pod: Pod): V1Pod => pod as unknown as V1Pod;
+
+export function allocationsOf(nodes: readonly Node[], pods: readonly Pod[]): Allocations {
+  const allocations = createAllocations();
+  const cores = new Map(nodes.map(({ metadata, status }) => [metadata.name, coresIn(status?.allocatable)]));
+  for (const pod of pods) {
+    const { nodeName = '' } = pod.spec;
+    cores.set(nodeName, (cores.get(nodeName) ?? 0) - coresOf(pod.spec));
+    const bound = readBoundPod(asApiPod(pod));
+    if (bound.kind !== 'no-grant') allocations.allocate(bound.allocation);
+  }
+  for (const { metadata } of nodes) {
+    const gpus = parseNodeGpus(metadata.annotations?.[GPUS_ANNOTATION] ?? '');
+    if (!gpus.ok) continue;
+    allocations.setNode(metadata.name, gpus.value);
+    allocations.setFreeCores(metadata.name, cores.get(metadata.name));
+  }
+  return allocations;
+}

@@ -1,0 +1,101 @@
+// `cotenant fits`: which pods of manifests fit recorded nodes, and what the command prints.
+import test from 'ava';
+import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
+import { fitLines, fitsOf } from '../../../src/cli/cluster/fits.ts';
+import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
+import { EVERY_DIALECT } from '../../../src/cli/commands/convert.ts';
+import type { JsonObject } from '../../../src/common/json.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { blocks, readPage, section } from '../../support/docs.ts';
+
+const uuid = (gpu: number) => `GPU-00000000-0000-4000-8000-00000000000${gpu}`;
+const node = (name: string, gpu: number, mib: number, more: Partial<Node> = {}): Node => ({
+  metadata: {
+    name,
+    labels: { pool: name },
+    annotations: {
+      'cotenant.io/gpus': formatNodeGpus({
+        mostTenantsPerGpu: 10,
+        gpus: [{ gpuUuid: uuid(gpu), index: 0, model: 'NVIDIA L4', usableBytes: mib * MIB, healthy: true }],
+      }),
+    },
+  },
+  ...more,
+});
+const NODES = [node('gpu-1', 1, 22_600), node('gpu-2', 2, 22_600), node('plain', 3, 0)];
+
+const grant = (gpu: number, mib: number) =>
+  JSON.stringify({
+    version: 1,
+    epoch: 1,
+    containers: [
+      {
+        ...{ name: 'main', kind: 'app', memoryIsolation: 'on' },
+        gpus: [{ gpuUuid: uuid(gpu), memoryBytes: mib * MIB, limitBytes: mib * MIB, coresPercent: 0 }],
+      },
+    ],
+  });
+const HOLDER: Pod = {
+  metadata: { name: 'h', namespace: 'team', uid: 'h', annotations: { 'cotenant.io/grant': grant(1, 12_000) } },
+  spec: { nodeName: 'gpu-1', containers: [] },
+  status: { phase: 'Running' },
+};
+
+const template = (limits: object, more: object = {}) => ({
+  metadata: { labels: { app: 'x' } },
+  spec: { containers: [{ name: 'main', image: 'x', resources: { limits } }], ...more },
+});
+const deployment = (name: string, replicas: number, memory: string, more: object = {}): JsonObject => ({
+  ...{ apiVersion: 'apps/v1', kind: 'Deployment', metadata: { name } },
+  spec: { replicas, template: template({ 'cotenant.io/gpu': 1, 'cotenant.io/gpu-memory': memory }, more) },
+});
+const fitsIn = (documents: readonly JsonObject[], nodes: readonly Node[] = NODES) =>
+  fitsOf(nodes, [HOLDER], { documents, configuration: EVERY_DIALECT, placement: 'binpack', namespace: 'team' });
+
+test('what fits, where, how many more, and the nearest miss, as the page shows it', (t) => {
+  const fits = fitsIn([deployment('serve', 3, '8Gi'), deployment('train', 1, '16Gi')], NODES.slice(0, 2));
+  const [example = ''] = blocks(section(readPage('docs/use/cli.md'), '## cotenant fits'), '');
+  const [, ...lines] = example.trimEnd().split('\n');
+  t.deepEqual([...fitLines(fits), '1'], lines);
+});
+
+test('nodes that take no new pods, or that a selector excludes, do not count', (t) => {
+  const some = (more: Partial<Node>) => fitsIn([deployment('a', 1, '1Gi')], [node('gpu-1', 1, 22_600, more)]);
+  t.is(some({})[0]?.outcome, 'fits');
+  t.is(some({ spec: { unschedulable: true } })[0]?.outcome, 'does not fit');
+  t.is(some({ status: { conditions: [{ type: 'Ready', status: 'False' }] } })[0]?.outcome, 'does not fit');
+  const [selecting] = fitsIn([deployment('a', 1, '1Gi', { nodeSelector: { pool: 'gpu-2' } })]);
+  t.deepEqual(selecting?.placed, [{ node: 'gpu-2', gpus: [uuid(2)] }]);
+});
+
+test('the pods of objects are counted by their kind', (t) => {
+  const pod = template({ 'cotenant.io/gpu': 1, 'cotenant.io/gpu-memory': '1Gi' });
+  const specs: [spec: object, replicas: number[]][] = [
+    [{ parallelism: 4, completions: 8, template: pod }, [4]],
+    [{ replicatedJobs: [{ replicas: 2, template: { spec: { parallelism: 3, template: pod } } }] }, [6]],
+    [{ replicas: 2, leaderWorkerTemplate: { size: 4, leaderTemplate: pod, workerTemplate: pod } }, [2, 6]],
+    [{ replicas: 2, leaderWorkerTemplate: { size: 4, workerTemplate: pod } }, [8]],
+    [{ workerGroupSpecs: [{ replicas: 5, template: pod }] }, [5]],
+    [{ replicas: 0, template: pod }, [0]],
+  ];
+  for (const [spec, replicas] of specs) {
+    const found = fitsIn([{ kind: 'Some', metadata: { name: 'x' }, spec }]);
+    t.deepEqual(
+      found.map((one) => one.replicas),
+      replicas,
+      JSON.stringify(spec),
+    );
+  }
+});
+
+test('pods without a share and refused ones say so', (t) => {
+  const plain = { ...template({ cpu: 1 }), kind: 'Pod', metadata: { name: 'p' } };
+  const bad = { ...template({ 'tencent.com/vcuda-core': 150 }), kind: 'Pod', metadata: { name: 'q' } };
+  const fits = fitsIn([plain, bad]);
+  t.deepEqual(
+    fits.map(({ outcome }) => outcome),
+    ['no share', 'refused'],
+  );
+  t.deepEqual(fitLines(fits).slice(0, 2), ['Pod/p: asks for no share', 'Pod/q: is refused']);
+  t.deepEqual(fitLines([]), ['there are no pods in these manifests']);
+});
