@@ -1,5 +1,6 @@
 // HTTP on the agent's local socket: grants for processes, and the data that the CLI shows. Every user that can open the
 // socket can request GPU memory of this node: its file mode is the access control. It never listens on a network.
+
 import { join } from 'node:path';
 import express, { type Express, type Request, type Response } from 'express';
 import * as v from 'valibot';
@@ -13,6 +14,7 @@ import {
   parseComputePolicy,
 } from '../api/request.ts';
 import { field, isObject, type JsonObject } from '../common/json.ts';
+import type { Result } from '../common/result.ts';
 import { listOf, oneOf, parse, settings, whole } from '../common/schema.ts';
 import { type EffectiveMode, effectiveMode } from '../policy/mode.ts';
 import { PRELOADED } from './grants/engine-files.ts';
@@ -109,9 +111,9 @@ export function createAdmin(node: Node, driver: Driver): Express {
   const app = express();
   app.disable('x-powered-by');
   app.use(express.json({ limit: '64kb', strict: true }));
-  const answer = (response: Response, live: LiveGrant | Refusal, good: number) => {
-    if ('refused' in live) response.status(live.later ? 503 : 409).json({ error: live.refused });
-    else response.status(good).json(answerOf(live, node.mode()));
+  const answer = (response: Response, live: Result<LiveGrant, Refusal>, good: number) => {
+    if (live.ok) response.status(good).json(answerOf(live.value, node.mode()));
+    else response.status(live.error.later ? 503 : 409).json({ error: live.error.refused });
   };
   const refuse = (response: Response, error: string) => void response.status(400).json({ error });
 
@@ -164,8 +166,8 @@ export function createAdmin(node: Node, driver: Driver): Express {
     const change = parse(computeBody, request.body);
     if (!change.ok) return refuse(response, change.error);
     const state = node.compute.set(change.value);
-    if ('refused' in state) response.status(409).json({ error: state.refused });
-    else response.json(state);
+    if (state.ok) response.json(state.value);
+    else response.status(409).json({ error: state.error });
   });
   app.get('/v1/actions', (request, response) => {
     const { of } = request.query;

@@ -1,8 +1,10 @@
 // The node half as other parts see it: its operations, the events that it emits, and what it needs from the process
 // around it.
+
 import type { EventEmitter } from 'node:events';
 import type { Mode } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
+import type { Result } from '../common/result.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
 import type { GrantAsk, GrantChange } from './allocation/process-grants.ts';
@@ -40,9 +42,9 @@ export type Node = PodNode & {
   /** Marks the snapshot as stale or the driver as released; to be called every second or so. */
   checkAge(samplers?: AbandonedCounts): void;
   readonly snapshot: () => Snapshot | undefined;
-  grant(ask: GrantAsk): LiveGrant | Refusal;
+  grant(ask: GrantAsk): Result<LiveGrant, Refusal>;
   /** Changes amounts, compute or enforcement of a grant: all of it, or nothing. */
-  change(id: string, change: GrantChange): LiveGrant | Refusal;
+  change(id: string, change: GrantChange): Result<LiveGrant, Refusal>;
   readonly compute: NodeCompute;
   /** Of this node; an administrator's label takes precedence over the settings. */
   readonly mode: () => Mode;

@@ -76,7 +76,7 @@ export function openNodeParts(around: Around) {
   const upkeep = openUpkeep(around, registry);
   const changeOfGrant = (id: string, change: GrantChange) => {
     const live = changeGrant(id, change, intake.state(), registry);
-    if (change.memoryBytes !== undefined && !('refused' in live)) upkeep.resized(id, registry.readLedger(live).readNs);
+    if (change.memoryBytes !== undefined && live.ok) upkeep.resized(id, registry.readLedger(live.value).readNs);
     return live;
   };
   return {

@@ -122,15 +122,15 @@ function grantFunctions({
   };
   const publish = (ask: PodVolume, how: typeof publishPod) => {
     const state = readableState();
-    if (!state.ok) return state.error;
+    if (!state.ok) return state;
     const published = how(ask, { state: state.value, registry, notYet, mode: nodeMode.mode() });
-    if (!('refused' in published)) onPod(ask.podUid, annotationsOf(ask));
+    if (published.ok) onPod(ask.podUid, annotationsOf(ask));
     return published;
   };
   return {
     grant(ask) {
       const state = readableState();
-      if (!state.ok) return state.error;
+      if (!state.ok) return state;
       const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
       return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
     },

@@ -1,5 +1,6 @@
 // Which Xids make a GPU unhealthy, so that it gets no new containers, and what proves that it was reset since. Pure.
 // What each Xid means, and whether a tenant can cause it: docs/operate/faults.md.
+import { err, ok, type Result } from '../common/result.ts';
 
 /**
  * After these NVIDIA's Xid catalog says to reset the GPU or restart the machine, and no program of a tenant is known to
@@ -14,25 +15,25 @@ export const DEFAULT_XID_LIST = 'default';
 const MOST_XIDS = 64;
 
 /** `default,46,-74`: numbers with commas, `default` for those above, `-` before one to remove; empty: no Xid counts. */
-export function parseXidList(text: string): readonly number[] | { readonly wrong: string } {
+export function parseXidList(text: string): Result<readonly number[]> {
   const entries = text
     .split(',')
     .map((entry) => entry.trim())
     .filter((entry) => entry !== '');
-  if (entries.length > MOST_XIDS) return { wrong: `more than ${MOST_XIDS} entries` };
+  if (entries.length > MOST_XIDS) return err(`more than ${MOST_XIDS} entries`);
   const [added, removed] = [new Set<number>(), new Set<number>()];
   for (const entry of entries) {
     if (entry === DEFAULT_XID_LIST) {
       for (const xid of UNHEALTHY_XIDS) added.add(xid);
       continue;
     }
-    if (!/^-?\d{1,4}$/.test(entry)) return { wrong: `${entry} is neither ${DEFAULT_XID_LIST} nor a number` };
+    if (!/^-?\d{1,4}$/.test(entry)) return err(`${entry} is neither ${DEFAULT_XID_LIST} nor a number`);
     const xid = Math.abs(Number(entry));
     if (entry.startsWith('-')) removed.add(xid);
-    else if (OF_ONE_PROCESS.includes(xid)) return { wrong: `${xid} is raised by a tenant's own program` };
+    else if (OF_ONE_PROCESS.includes(xid)) return err(`${xid} is raised by a tenant's own program`);
     else added.add(xid);
   }
-  return [...added].filter((xid) => !removed.has(xid));
+  return ok([...added].filter((xid) => !removed.has(xid)));
 }
 
 /** Counters that only grow and start at 0 when the driver initializes the GPU; absent: not reported. */

@@ -5,6 +5,7 @@ import { parsePodGrant } from '../../api/grant-annotation.ts';
 import { parseMemorySizes } from '../../api/memory-annotation.ts';
 import { GRANT_ANNOTATION, MEMORY_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';
+import type { Result } from '../../common/result.ts';
 import type { RefusedChange } from '../compute/node-policy.ts';
 import { podUidOf } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
@@ -21,7 +22,7 @@ export type PodMemory = {
 export type PodMemoryOptions = {
   readonly registry: Pick<Registry, 'list'>;
   /** Changes a grant's memory on each of its GPUs. */
-  readonly resize: (grantId: string, bytesPerGpu: number) => LiveGrant | Refusal;
+  readonly resize: (grantId: string, bytesPerGpu: number) => Result<LiveGrant, Refusal>;
   readonly onRefused: (change: RefusedChange) => void;
 };
 
@@ -42,7 +43,7 @@ export function createPodMemory({ registry, resize, onRefused }: PodMemoryOption
       const bytes = sizes.value.has(grant.container) ? container?.gpus[0]?.memoryBytes : undefined;
       if (bytes === undefined || grant.gpus.every(({ memoryBytes }) => memoryBytes === bytes)) continue;
       const result = resize(grant.id, bytes);
-      if ('refused' in result) reasons.push(`container ${grant.container}: ${result.refused}`);
+      if (!result.ok) reasons.push(`container ${grant.container}: ${result.error.refused}`);
     }
     const [first] = own;
     if (!first || reasons.length === 0) return void refused.delete(podUid);

@@ -4,6 +4,7 @@
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
 import type { GpuShare, Mode, Placement } from '../../api/request.ts';
+import { err, ok, type Result } from '../../common/result.ts';
 import { placePod } from '../../placement/place-pod.ts';
 import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
@@ -41,11 +42,11 @@ export type GrantContext = {
   readonly standingOf: (gpuUuid: string) => GpuStanding;
 };
 
-export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | Refusal {
+export function grantProcess(ask: GrantAsk, context: GrantContext): Result<LiveGrant, Refusal> {
   const { state, registry, native, placement, mostTenantsPerGpu, mode, notYet, standingOf } = context;
   const owner = native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
-    return { refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` };
+    return err({ refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` });
   }
   const live = registry.list().map(({ grant }) => grant);
   const container = plainName(ask.container);
@@ -74,7 +75,7 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | 
     { mostTenantsPerGpu, gpus },
     placement,
   );
-  if (!placed.ok) return { refused: placed.reason('all') };
+  if (!placed.ok) return err({ refused: placed.reason('all') });
   const granted = placed.containers.flatMap((one) => one.gpus);
   const group = unifiedPath(owner.cgroup) ?? '';
   const isEnforced = mode === 'enforce';
@@ -82,16 +83,18 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): LiveGrant | 
     granted.map(({ gpuUuid }) => gpuUuid),
     isEnforced && group !== '',
   );
-  if (wait) return wait;
-  return registry.create({
-    namespace: 'local',
-    pod: freeName(plainName(ask.name), (name) => live.some(({ pod }) => pod === name)),
-    container,
-    createdMs: Date.now(),
-    gpus: granted,
-    isolateMemory: ask.isolateMemory,
-    owner: { ...ask.owner, cgroup: group },
-  });
+  if (wait) return err(wait);
+  return ok(
+    registry.create({
+      namespace: 'local',
+      pod: freeName(plainName(ask.name), (name) => live.some(({ pod }) => pod === name)),
+      container,
+      createdMs: Date.now(),
+      gpus: granted,
+      isolateMemory: ask.isolateMemory,
+      owner: { ...ask.owner, cgroup: group },
+    }),
+  );
 }
 
 /** The grant's GPUs with another amount of memory on each. A GPU that is overcommitted takes a smaller grant. */
@@ -100,7 +103,7 @@ function resizedGpus(
   bytes: number,
   others: readonly Grant[],
   state: NodeState | undefined,
-): readonly GpuGrant[] | Refusal {
+): Result<readonly GpuGrant[], Refusal> {
   const resized = grant.gpus.map((gpu) => resizeGpu(gpu, bytes));
   const grants = [...others, { ...grant, gpus: resized }];
   for (const { gpuUuid, memoryBytes } of grant.gpus) {
@@ -109,10 +112,10 @@ function resizedGpus(
     const sum = grantedOn(grants, gpuUuid).memoryBytes;
     if (bytes > memoryBytes && sum > usable) {
       const left = Math.max(0, usable - (sum - bytes));
-      return { refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` };
+      return err({ refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` });
     }
   }
-  return resized;
+  return ok(resized);
 }
 
 /** The grant with other compute; refused if other grants leave less on one of its GPUs. */
@@ -120,30 +123,30 @@ export function changeOf(
   grant: Grant,
   change: ComputeChange,
   others: readonly Grant[],
-): Pick<Grant, 'gpus' | 'compute'> | Refusal {
+): Result<Pick<Grant, 'gpus' | 'compute'>, Refusal> {
   const changed = applyComputeChange(grant, change);
-  if (!changed.ok) return { refused: changed.error };
+  if (!changed.ok) return err({ refused: changed.error });
   const next = changed.value;
   for (const [index, { gpuUuid, coresPercent }] of next.gpus.entries()) {
     const left = 100 - grantedOn(others, gpuUuid).coresPercent;
     if (coresPercent > Math.max(left, grant.gpus[index]?.coresPercent ?? 0))
-      return {
+      return err({
         refused: `${gpuUuid} has ${Math.max(0, left)} % of its compute left for it, but ${coresPercent} % are requested`,
-      };
+      });
   }
-  return next;
+  return ok(next);
 }
 
 /** The enforcement mode of a process grant. Refused for a pod's grant, whose mode follows the pod's annotations. */
 function enforcementOfProcessGrant(
   { id, namespace, pod, owner }: Grant,
   mode: Mode | null,
-): Pick<Grant, 'enforcement'> | Refusal {
+): Result<Pick<Grant, 'enforcement'>, Refusal> {
   if (isOfPod(owner))
-    return {
+    return err({
       refused: `grant ${id} belongs to pod ${namespace}/${pod}: annotate the pod to change its enforcement mode`,
-    };
-  return { enforcement: mode === null ? undefined : { mode, by: 'administrator' } };
+    });
+  return ok({ enforcement: mode === null ? undefined : { mode, by: 'administrator' } });
 }
 
 /** Changes a grant's memory, compute or enforcement mode; its GPUs stay the same. A refusal changes nothing. */
@@ -152,14 +155,16 @@ export function changeGrant(
   { enforcement, memoryBytes, ...change }: GrantChange,
   state: NodeState | undefined,
   registry: Registry,
-): LiveGrant | Refusal {
+): Result<LiveGrant, Refusal> {
   const entry = registry.get(id);
-  if (!entry) return { refused: `no grant ${id} on this node` };
+  if (!entry) return err({ refused: `no grant ${id} on this node` });
   const others = registry.list().flatMap(({ grant }) => (grant.id === id ? [] : [grant]));
-  const gpus = memoryBytes === undefined ? entry.grant.gpus : resizedGpus(entry.grant, memoryBytes, others, state);
-  if ('refused' in gpus) return gpus;
-  const enforcementChange = enforcement === undefined ? {} : enforcementOfProcessGrant(entry.grant, enforcement);
-  if ('refused' in enforcementChange) return enforcementChange;
-  const next = Object.keys(change).length === 0 ? { gpus } : changeOf({ ...entry.grant, gpus }, change, others);
-  return 'refused' in next ? next : registry.change(id, { ...next, ...enforcementChange });
+  const gpus = memoryBytes === undefined ? ok(entry.grant.gpus) : resizedGpus(entry.grant, memoryBytes, others, state);
+  if (!gpus.ok) return gpus;
+  const enforcementChange = enforcement === undefined ? ok({}) : enforcementOfProcessGrant(entry.grant, enforcement);
+  if (!enforcementChange.ok) return enforcementChange;
+  const resized = { gpus: gpus.value };
+  const next =
+    Object.keys(change).length === 0 ? ok(resized) : changeOf({ ...entry.grant, ...resized }, change, others);
+  return next.ok ? ok(registry.change(id, { ...next.value, ...enforcementChange.value })) : next;
 }

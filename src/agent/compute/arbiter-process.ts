@@ -82,9 +82,8 @@ export function createArbiter({ log }: ArbiterOptions): Arbiter {
     },
     onLine(line) {
       const report = parseReport(line);
-      if (report === 'same') return undefined;
-      if ('problem' in report) log.warn(`the compute arbiter: ${report.problem}`);
-      else applyReport(report);
+      if (!report.ok) log.warn(`the compute arbiter: ${report.error}`);
+      else if (report.value !== 'same') applyReport(report.value);
       return undefined;
     },
   });

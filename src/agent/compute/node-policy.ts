@@ -4,8 +4,8 @@
 import { COMPUTE_ANNOTATION } from '../../api/names.ts';
 import { field } from '../../common/json.ts';
 import type { Logger } from '../../common/logger.ts';
+import { err, ok, type Result } from '../../common/result.ts';
 import { podUidOf } from '../grants/grant.ts';
-import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { SampledGpu } from '../sampling/sample.ts';
 import type { GpuPolicy } from './gpu-policy.ts';
@@ -24,7 +24,7 @@ export type NodeComputeState = {
 export type NodeCompute = {
   /** The policies of this node's GPUs. */
   state(): NodeComputeState;
-  set(change: NodeComputeChange): NodeComputeState | Refusal;
+  set(change: NodeComputeChange): Result<NodeComputeState>;
   /** Called with the Node's present labels. */
   onLabels(labels: Readonly<Record<string, string>>): void;
   /** Called with the present annotations of a pod of this node. */
@@ -62,17 +62,17 @@ export function createNodeCompute(options: {
     const grants = registry.list().map(({ grant }) => grant);
     const own = grants.find((grant) => podUidOf(grant) === podUid);
     const changes = readOverrides(podUid, annotations, grants);
-    if (!own || !('wrong' in changes)) refused.delete(podUid);
-    if (own && 'wrong' in changes) {
+    if (!own || changes.ok) refused.delete(podUid);
+    if (own && !changes.ok) {
       const text = String(field(annotations, COMPUTE_ANNOTATION) ?? '');
       const reportedText = refused.get(podUid)?.reportedText;
       refused.set(podUid, { annotations, reportedText: text });
       const { namespace, pod } = own;
-      const message = `annotation ${COMPUTE_ANNOTATION} is not applied: ${changes.wrong}`;
+      const message = `annotation ${COMPUTE_ANNOTATION} is not applied: ${changes.error}`;
       if (reportedText !== text) onRefused({ namespace, pod, podUid, reason: 'GPUComputeChangeRefused', message });
       return;
     }
-    for (const { id, ...parts } of 'wrong' in changes ? [] : changes) {
+    for (const { id, ...parts } of changes.ok ? changes.value : []) {
       try {
         registry.change(id, parts);
       } catch (error) {
@@ -87,10 +87,10 @@ export function createNodeCompute(options: {
       const { gpuUuid } = change;
       const known = gpus().map(({ uuid }) => uuid);
       if (gpuUuid !== undefined && !known.includes(gpuUuid))
-        return { refused: `no GPU ${gpuUuid} on this node; its GPUs are ${known.join(', ') || 'unknown'}` };
+        return err(`no GPU ${gpuUuid} on this node; its GPUs are ${known.join(', ') || 'unknown'}`);
       shares.set(change);
       registry.updateLeases();
-      return state();
+      return ok(state());
     },
     onLabels(labels) {
       if (shares.label(labels)) registry.updateLeases();

@@ -7,6 +7,7 @@ import { COMPUTE_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../
 import type { ComputeChoice } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { field } from '../../common/json.ts';
+import { err, ok, type Result } from '../../common/result.ts';
 import { type Grant, podUidOf } from '../grants/grant.ts';
 import { grantedOn } from '../grants/sums.ts';
 
@@ -48,26 +49,26 @@ export const computeChoice = (
 export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
 
 /**
- * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: `wrong` if it
+ * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: an error if it
  * cannot be parsed, names a container without a grant, or asks for more of a GPU than other grants leave.
  */
 export function readOverrides(
   podUid: string,
   annotations: unknown,
   grants: readonly Grant[],
-): readonly Override[] | { readonly wrong: string } {
+): Result<readonly Override[]> {
   const given = field(annotations, COMPUTE_ANNOTATION);
   const text = typeof given === 'string' ? given : '';
   const ofPod = grants.filter((grant) => podUidOf(grant) === podUid);
   const own = ofPod.filter((grant) => (grant.computeOverride ?? '') !== text);
-  if (own.length === 0) return [];
+  if (own.length === 0) return ok([]);
   const read = parseComputeChanges(text === '' ? '{}' : text);
-  if (!read.ok) return { wrong: read.error };
+  if (!read.ok) return err(read.error);
   const changes = read.value;
   const names = ofPod.map(({ container }) => container);
   const unknown = [...changes.keys()].find((name) => !names.includes(name));
   if (unknown !== undefined)
-    return { wrong: `${unknown}: no container with a grant has this name; the pod has ${names.join(', ')}` };
+    return err(`${unknown}: no container with a grant has this name; the pod has ${names.join(', ')}`);
   const granted = parsePodGrant(String(field(annotations, GRANT_ANNOTATION) ?? ''));
   const overrides = new Map<string, Override>();
   for (const grant of own) {
@@ -80,12 +81,12 @@ export function readOverrides(
       computeChoice(annotations, grant.container, gpus),
       changes.get(grant.container) ?? {},
     );
-    if (!next.ok) return { wrong: `${grant.container}: ${next.error}` };
+    if (!next.ok) return err(`${grant.container}: ${next.error}`);
     overrides.set(grant.id, { id: grant.id, ...next.value, computeOverride: text });
   }
   const then = grants.map((grant) => ({ ...grant, ...overrides.get(grant.id) }));
   const wrong = overcommitText(podUid, grants, then);
-  return wrong === undefined ? [...overrides.values()] : { wrong };
+  return wrong === undefined ? ok([...overrides.values()]) : err(wrong);
 }
 
 /** A GPU that is overcommitted already may stay so, and its grants may shrink. */

@@ -1,6 +1,7 @@
 // Turns the arbiter's reports into counters that only grow. Pure. The arbiter's own counts start at 0 each time it
 // opens a page; these continue.
 import { field, listAt, textAt } from '../../common/json.ts';
+import { err, ok, type Result } from '../../common/result.ts';
 
 /** Compute that one grant used on one GPU. */
 export type ComputeUse = {
@@ -45,18 +46,18 @@ export type ReportedPage = {
 export type ArbiterReport = { readonly plan: number; readonly pages: readonly ReportedPage[] };
 
 /** Parses one line of the arbiter; `same`: the pages are as in the previous line. */
-export function parseReport(line: string): ArbiterReport | 'same' | { readonly problem: string } {
+export function parseReport(line: string): Result<ArbiterReport | 'same'> {
   let value: unknown;
   try {
     value = JSON.parse(line);
   } catch (error) {
-    return { problem: `invalid JSON in its report: ${(error as Error).message}` };
+    return err(`invalid JSON in its report: ${(error as Error).message}`);
   }
   const problem = textAt(value, 'problem');
-  if (problem !== undefined) return { problem };
-  if (field(value, 'same') === true) return 'same';
+  if (problem !== undefined) return err(problem);
+  if (field(value, 'same') === true) return ok('same');
   const count = (from: unknown, name: string): number => Number(field(from, name) ?? 0);
-  return {
+  return ok({
     plan: count(value, 'plan'),
     pages: listAt(value, 'pages').map((page) => ({
       id: textAt(page, 'id') ?? '',
@@ -68,7 +69,7 @@ export function parseReport(line: string): ArbiterReport | 'same' | { readonly p
         limitPpm: count(gpu, 'limitPpm'),
       })),
     })),
-  };
+  });
 }
 
 export type Account = {

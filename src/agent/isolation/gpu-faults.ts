@@ -50,7 +50,7 @@ export const FAULTS_FORMAT: StateFormat<{ readonly faults: readonly GpuFault[] }
 export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
   const { stateFolder, unhealthyXids, log, bootId = readBootId() } = options;
   const xids = parseXidList(unhealthyXids);
-  if ('wrong' in xids) throw new Error(`unhealthyXids: ${xids.wrong}`);
+  if (!xids.ok) throw new Error(`unhealthyXids: ${xids.error}`);
   const lost = 'GPUs that an Xid made unhealthy get new containers';
   const file = openStateFile(join(stateFolder, 'gpu-faults.json'), FAULTS_FORMAT, { lost, log });
   let faults: readonly GpuFault[] = file.found?.faults ?? [];
@@ -84,7 +84,7 @@ export function openGpuFaults(options: GpuFaultsOptions): GpuFaults {
         return gpuUuid === undefined ? [] : [{ gpuUuid, xid, atMs }];
       });
       const before = faults;
-      const next = updateFaults(before, { bootId, driverVersion, gpus, raised }, xids);
+      const next = updateFaults(before, { bootId, driverVersion, gpus, raised }, xids.value);
       faults = next.faults;
       for (const { fault, why } of next.ended)
         log.warn(`${fault.gpuUuid} gets new containers again after Xid ${fault.xid}: ${why}`);

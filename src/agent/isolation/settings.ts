@@ -17,7 +17,7 @@ export const ISOLATION_ENTRIES = {
   unhealthyXids: v.optional(
     v.pipe(
       v.string(XIDS_WANTED),
-      v.check((list) => !('wrong' in parseXidList(list)), XIDS_WANTED),
+      v.check((list) => parseXidList(list).ok, XIDS_WANTED),
     ),
     DEFAULT_XID_LIST,
   ),

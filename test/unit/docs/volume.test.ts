@@ -27,7 +27,7 @@ test('every sentence of a refusal is on the page', (t) => {
   t.true(REFUSED.length > 10);
   for (const [what, asked] of REFUSED) {
     const answer = parsePublish(asked, '/var/lib/kubelet');
-    const sentence = 'wrong' in answer ? answer.wrong : '';
+    const sentence = answer.ok ? '' : answer.error;
     t.true(
       documented.some((parts) => parts.some((part) => sentence.includes(part))),
       `${what}: ${sentence}`,

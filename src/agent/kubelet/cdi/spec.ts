@@ -1,6 +1,7 @@
 // Parses CDI specifications: checks the fields that split-spec.ts uses and keeps all others unchanged. Also decides
 // which of several files counts for a GPU, by the rules of CDI.
 import { field, isObject, type JsonObject, listAt, textAt } from '../../../common/json.ts';
+import { err, ok, type Result } from '../../../common/result.ts';
 
 /** Changes to a container; lists that are not named here are kept. */
 export type Edits = JsonObject & {
@@ -17,21 +18,20 @@ export type CdiSpec = JsonObject & {
   readonly devices: readonly CdiDevice[];
 };
 
-/** The specification in what a file holds; `wrong` is a clause about it. */
-export function readSpec(value: unknown): CdiSpec | { readonly wrong: string } {
-  if (!isObject(value)) return { wrong: 'it is no map' };
-  for (const key of ['cdiVersion', 'kind'])
-    if ((textAt(value, key) ?? '') === '') return { wrong: `${key} is no text` };
+/** The specification in what a file holds; an error is a clause about it. */
+export function readSpec(value: unknown): Result<CdiSpec> {
+  if (!isObject(value)) return err('it is no map');
+  for (const key of ['cdiVersion', 'kind']) if ((textAt(value, key) ?? '') === '') return err(`${key} is no text`);
   const devices = field(value, 'devices');
-  if (!Array.isArray(devices) || devices.length === 0) return { wrong: 'devices is no list of some' };
+  if (!Array.isArray(devices) || devices.length === 0) return err('devices is no list of some');
   for (const [index, device] of devices.entries()) {
-    if ((textAt(device, 'name') ?? '') === '') return { wrong: `devices[${index}].name is no text` };
+    if ((textAt(device, 'name') ?? '') === '') return err(`devices[${index}].name is no text`);
     const fault = faultOf(field(device, 'containerEdits'), `devices[${index}].containerEdits`);
-    if (fault !== undefined) return { wrong: fault };
+    if (fault !== undefined) return err(fault);
   }
   const common = field(value, 'containerEdits') ?? {};
   const fault = faultOf(common, 'containerEdits');
-  return fault === undefined ? ({ ...value, containerEdits: common } as CdiSpec) : { wrong: fault };
+  return fault === undefined ? ok({ ...value, containerEdits: common } as CdiSpec) : err(fault);
 }
 
 function faultOf(edits: unknown, path: string): string | undefined {

@@ -5,9 +5,10 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { DRIVER_CAPABILITIES_VARIABLE } from '../../../api/names.ts';
 import type { Logger } from '../../../common/logger.ts';
+import { err, type Result } from '../../../common/result.ts';
 import { replaceFile } from '../../../common/state-file.ts';
 import { createFolderWatch } from '../../os/folder-watch.ts';
-import { type Found, readSpec, sourceOf } from './spec.ts';
+import { type CdiSpec, type Found, readSpec, sourceOf } from './spec.ts';
 import { allowedBy, devicesFor, OWN_KIND, type SplitSpec, splitSpec } from './split-spec.ts';
 
 const require = createRequire(import.meta.url);
@@ -178,21 +179,21 @@ function specificationsIn(folders: readonly string[]): { found: readonly Found[]
   const unreadable: Unreadable[] = [];
   for (const { path, folder } of sourcesIn(folders)) {
     const spec = readFile(path);
-    if ('wrong' in spec) unreadable.push({ path, wrong: String(spec.wrong) });
-    else found.push({ path, folder, spec });
+    if (spec.ok) found.push({ path, folder, spec: spec.value });
+    else unreadable.push({ path, wrong: spec.error });
   }
   return { found, unreadable };
 }
 
-function readFile(path: string): ReturnType<typeof readSpec> {
+function readFile(path: string): Result<CdiSpec> {
   try {
     const { size, isFile } = statOf(path);
-    if (!isFile) return { wrong: 'it is no file' };
-    if (size > MOST_BYTES) return { wrong: `it has more than ${MOST_BYTES} bytes` };
+    if (!isFile) return err('it is no file');
+    if (size > MOST_BYTES) return err(`it has more than ${MOST_BYTES} bytes`);
     const text = readFileSync(path, 'utf8');
     return readSpec(path.endsWith('.json') ? JSON.parse(text) : parseYaml(text));
   } catch (error) {
-    return { wrong: (error as Error).message.split('\n')[0] ?? '' };
+    return err((error as Error).message.split('\n')[0] ?? '');
   }
 }
 

@@ -18,6 +18,7 @@ import {
 import { loadSync } from '@grpc/proto-loader';
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { Logger } from '../../../common/logger.ts';
+import type { Result } from '../../../common/result.ts';
 import { loadNative } from '../../os/addon.ts';
 import type { PublishResult } from '../../snapshot/snapshot.ts';
 import { ownerOf, type PublishRequest, parsePublish, type RequestedVolume, type UnpublishRequest } from './request.ts';
@@ -172,10 +173,10 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
     }
   };
 
-  const publishAgain = async (volume: RequestedVolume | { readonly wrong: string }): Promise<void> => {
+  const publishAgain = async (volume: Result<RequestedVolume>): Promise<void> => {
     try {
-      if ('wrong' in volume) throw new Error(volume.wrong);
-      await publisher.publish({ ...volume, mounted: true });
+      if (!volume.ok) throw new Error(volume.error);
+      await publisher.publish({ ...volume.value, mounted: true });
     } catch (error) {
       log.warn(`a volume that is in use stays as it is: ${(error as Error).message}`);
     }
@@ -195,10 +196,11 @@ function volumes({ kubeletRoot, publisher, onResult, log }: CsiOptions) {
         if (call.cancelled) throw new Answer(status.CANCELLED, 'the kubelet waits no longer');
         const volume = parsePublish(request, kubeletRoot);
         if (isPublished(target)) await publishAgain(volume);
-        else if ('wrong' in volume) {
+        else if (volume.ok) await publishFirst(volume.value);
+        else {
           onResult('refused');
-          throw new Answer(status.INVALID_ARGUMENT, volume.wrong);
-        } else await publishFirst(volume);
+          throw new Answer(status.INVALID_ARGUMENT, volume.error);
+        }
         return {};
       });
     },

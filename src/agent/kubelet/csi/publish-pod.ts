@@ -4,6 +4,7 @@
 import { CSI_DRIVER } from '../../../api/csi-volume.ts';
 import type { PodGrant } from '../../../api/grant-annotation.ts';
 import type { Logger } from '../../../common/logger.ts';
+import type { Result } from '../../../common/result.ts';
 import type { PodVolume } from '../../allocation/pod-grants.ts';
 import type { Refusal } from '../../grants/refusal.ts';
 import { type Publisher, type RequestedVolume, VolumeRefused } from './driver.ts';
@@ -24,9 +25,9 @@ export type PodSource = {
 /** What the publisher needs from the node half. */
 export type PodVolumes = {
   /** Creates the files of all containers of the pod that have a grant, or returns a refusal. */
-  publish(volume: PodVolume): PodGrant | Refusal;
+  publish(volume: PodVolume): Result<PodGrant, Refusal>;
   /** The same for a volume that is mounted already, where the agent has lost its grants. */
-  adopt(volume: PodVolume): PodGrant | Refusal;
+  adopt(volume: PodVolume): Result<PodGrant, Refusal>;
   /** Ends the grants of that volume. */
   unpublish(podUid: string, target: string): void;
   /** Does each container of the volume have its grant? */
@@ -64,7 +65,9 @@ export function createPublisher({ node, nodeName, pods, problemOf, log }: Publis
     const found = await podOf(volume);
     const request = { podUid, namespace, pod, target, object: found };
     const published = mounted ? node.adopt(request) : node.publish(request);
-    if ('refused' in published) throw new VolumeRefused(published.refused, { later: published.later ?? false });
+    if (published.ok) return;
+    const { refused, later = false } = published.error;
+    throw new VolumeRefused(refused, { later });
   };
 
   return {

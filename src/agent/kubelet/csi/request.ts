@@ -1,6 +1,7 @@
 // Validates the kubelet's CSI requests: an inline volume, for a named pod, at the only path that this pod's volume may
 // have. Pure.
 import { CSI_DRIVER, VOLUME_NAME } from '../../../api/csi-volume.ts';
+import { err, ok, type Result } from '../../../common/result.ts';
 
 export type PublishRequest = {
   readonly target_path: string;
@@ -35,35 +36,28 @@ export function ownerOf(
 }
 
 /** The parsed request, or the reason why it is invalid. */
-export function parsePublish(
-  request: PublishRequest,
-  kubeletRoot: string,
-): RequestedVolume | { readonly wrong: string } {
+export function parsePublish(request: PublishRequest, kubeletRoot: string): Result<RequestedVolume> {
   const { target_path: target, volume_context: context } = request;
   const info = (key: string) => context[INFO + key] ?? '';
   const [podUid, namespace, pod] = [info('pod.uid'), info('pod.namespace'), info('pod.name')];
   if (podUid === '' || namespace === '' || pod === '') {
-    return { wrong: `the kubelet names no pod; the CSIDriver object ${CSI_DRIVER} must have podInfoOnMount: true` };
+    return err(`the kubelet names no pod; the CSIDriver object ${CSI_DRIVER} must have podInfoOnMount: true`);
   }
   if (!UID.test(podUid) || !NAME.test(namespace) || !NAME.test(pod)) {
     const name = JSON.stringify([namespace, pod, podUid]).slice(0, 200);
-    return { wrong: `${name} is no pod of an API server; static pods can have no share of a GPU` };
+    return err(`${name} is no pod of an API server; static pods can have no share of a GPU`);
   }
   const named = `pod ${namespace}/${pod}`;
   if (info('ephemeral') !== 'true') {
-    return { wrong: `${named} asks for a volume that is not inline; leave it out, the webhook adds the right one` };
+    return err(`${named} asks for a volume that is not inline; leave it out, the webhook adds the right one`);
   }
   const owner = ownerOf(target, kubeletRoot);
-  if (owner?.podUid !== podUid) return { wrong: `${target} is not where a volume of ${named} lies` };
+  if (owner?.podUid !== podUid) return err(`${target} is not where a volume of ${named} lies`);
   if (owner.volume !== VOLUME_NAME) {
-    return {
-      wrong: `the volume "${owner.volume}" of ${named} must be named "${VOLUME_NAME}"; leave it to the webhook`,
-    };
+    return err(`the volume "${owner.volume}" of ${named} must be named "${VOLUME_NAME}"; leave it to the webhook`);
   }
   if (request.readonly) {
-    return {
-      wrong: `the volume of ${named} must not be readOnly, for ledgers in it are written; leave it to the webhook`,
-    };
+    return err(`the volume of ${named} must not be readOnly, for ledgers in it are written; leave it to the webhook`);
   }
-  return { podUid, namespace, pod, target };
+  return ok({ podUid, namespace, pod, target });
 }

@@ -183,7 +183,7 @@ function publishAs(
   const object = { metadata: { annotations }, spec };
   const ask = { podUid: uidOf(digit), namespace: 'team', pod: `pod-${digit}`, target, object };
   const given = mounted ? node.adopt(ask) : node.publish(ask);
-  if ('refused' in given) return given.refused;
+  if (!given.ok) return given.error.refused;
   if (!mounted) markPublished(native, target);
   for (const name of Object.keys(containers)) {
     node.containers.add(containerIdOf(digit, name), { podUid: uidOf(digit), container: name });

@@ -1,11 +1,13 @@
 // A pod's grants on the node follow the grant that the scheduler wrote for its memory annotation: done, or refused,
 // reported once, and done when there is room.
+
 import test from 'ava';
 import { createPodMemory } from '../../../../src/agent/allocation/pod-memory.ts';
 import type { RefusedChange } from '../../../../src/agent/compute/node-policy.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
+import { err, ok } from '../../../../src/common/result.ts';
 import { grantOf } from '../node.ts';
 
 const UUID = 'GPU-0a000000-0000-4000-8000-000000000001';
@@ -34,9 +36,9 @@ function node(...grants: readonly Grant[]) {
   const memory = createPodMemory({
     registry: { list: () => grants.map((grant) => ({ grant }) as LiveGrant) },
     resize(id, bytes) {
-      if (bytes > room.bytes) return { refused: `${room.bytes} bytes are left` };
+      if (bytes > room.bytes) return err({ refused: `${room.bytes} bytes are left` });
       resized.push([id, bytes]);
-      return {} as LiveGrant;
+      return ok({} as LiveGrant);
     },
     onRefused: (change) => reported.push(change),
   });

@@ -24,6 +24,7 @@ import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import { addComputeChange, applyComputeChange, parseComputeChanges } from '../../../../src/api/compute-annotation.ts';
 import { formatPodGrant } from '../../../../src/api/grant-annotation.ts';
 import type { ComputePolicy } from '../../../../src/api/request.ts';
+import { err, ok } from '../../../../src/common/result.ts';
 import { formatState, parseState } from '../../../../src/common/state-file.ts';
 
 const gpu = (gpuUuid: string, coresPercent: number) => ({
@@ -204,17 +205,20 @@ test("an operator's change takes precedence over the pod's choice until it is re
     compute: { policy: 'soft' },
     computeOverride: text,
   };
-  t.deepEqual(readOverrides(podUid, annotated(text), [podGrant()]) as unknown, [expected]);
+  t.deepEqual(readOverrides(podUid, annotated(text), [podGrant()]) as unknown, ok([expected]));
   const now = podGrant({
     gpus: [{ ...podGpu, coresPercent: 40 }],
     compute: { policy: 'soft' },
     computeOverride: text,
   });
-  t.deepEqual(readOverrides(podUid, annotated(text), [now]), [], 'once');
-  t.deepEqual(readOverrides(podUid, annotated(), [now]) as unknown, [
-    { id: 'abc123', gpus: [{ ...podGpu, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
-  ]);
-  t.deepEqual(readOverrides('another', annotated(text), [podGrant()]), []);
+  t.deepEqual(readOverrides(podUid, annotated(text), [now]), ok([]), 'once');
+  t.deepEqual(
+    readOverrides(podUid, annotated(), [now]) as unknown,
+    ok([
+      { id: 'abc123', gpus: [{ ...podGpu, coresLimitPercent: 50 }], compute: { policy: 'fixed' }, computeOverride: '' },
+    ]),
+  );
+  t.deepEqual(readOverrides('another', annotated(text), [podGrant()]), ok([]));
 });
 
 test('an annotation is applied as a whole or not at all', (t) => {
@@ -226,7 +230,7 @@ test('an annotation is applied as a whole or not at all', (t) => {
   });
   const after = (text: string, grants = [podGrant(), side, other]) => {
     const found = readOverrides(podUid, annotated(text), grants);
-    return 'wrong' in found ? found.wrong : found.map(({ gpus }) => gpus[0]?.coresPercent);
+    return found.ok ? found.value.map(({ gpus }) => gpus[0]?.coresPercent) : found.error;
   };
   t.is(after('{"main":{"weight":0}}'), 'main.weight: 0 is not a whole number from 1 to 1000');
   t.is(after('{"mian":{"weight":1}}'), 'mian: no container with a grant has this name; the pod has main, side');
@@ -248,10 +252,16 @@ test('a share beyond the rest is refused, one that the grant already has is not'
     gpus: [{ ...podGpu, coresPercent: 70 }],
     owner: { pid: 1, startTicks: 1, cgroup: '' },
   });
-  t.deepEqual(changeOf(podGrant(), { coresPercent: 40 }, [other]), {
-    refused: `${GPU} has 30 % of its compute left for it, but 40 % are requested`,
+  t.deepEqual(
+    changeOf(podGrant(), { coresPercent: 40 }, [other]),
+    err({
+      refused: `${GPU} has 30 % of its compute left for it, but 40 % are requested`,
+    }),
+  );
+  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), {
+    ok: true,
+    value: { gpus: [{ ...podGpu, coresPercent: 30 }] },
   });
-  t.like(changeOf(podGrant(), { coresPercent: 30 }, [other]), { gpus: [{ ...podGpu, coresPercent: 30 }] });
 });
 
 test('stored compute policies are read back as written, and nothing else is', (t) => {
@@ -336,29 +346,33 @@ test('counts continue with a new page or a restarted arbiter, and end with their
 test('a line of the arbiter is read as written, and another line is a problem', (t) => {
   const line =
     '{"plan":3,"lateNs":5,"pages":[{"id":"a.0","join":5,"broken":"the file was truncated","gpus":[{"chargedNs":7,"contendedNs":1,"throttledNs":2,"relieved":6,"launches":9,"overruns":3,"faults":4,"guaranteePpm":1,"limitPpm":500000,"high":false,"native":false}]}]}';
-  t.deepEqual(parseReport(line), {
-    plan: 3,
-    pages: [
-      {
-        id: 'a.0',
-        join: 5,
-        broken: 'the file was truncated',
-        gpus: [
-          {
-            chargedNs: 7,
-            contendedNs: 1,
-            throttledNs: 2,
-            relieved: 6,
-            overruns: 3,
-            faults: 4,
-            guaranteePpm: 1,
-            limitPpm: 500_000,
-          },
-        ],
-      },
-    ],
-  });
-  t.is(parseReport('{"plan":3,"lateNs":5,"same":true}'), 'same');
-  t.deepEqual(parseReport('{"problem":"GPU: want GPU"}'), { problem: 'GPU: want GPU' });
-  t.true(String(Object.values(parseReport('{"plan":'))).startsWith('invalid JSON in its report: '));
+  t.deepEqual(
+    parseReport(line),
+    ok({
+      plan: 3,
+      pages: [
+        {
+          id: 'a.0',
+          join: 5,
+          broken: 'the file was truncated',
+          gpus: [
+            {
+              chargedNs: 7,
+              contendedNs: 1,
+              throttledNs: 2,
+              relieved: 6,
+              overruns: 3,
+              faults: 4,
+              guaranteePpm: 1,
+              limitPpm: 500_000,
+            },
+          ],
+        },
+      ],
+    }),
+  );
+  t.deepEqual(parseReport('{"plan":3,"lateNs":5,"same":true}'), ok('same'));
+  t.deepEqual(parseReport('{"problem":"GPU: want GPU"}'), err('GPU: want GPU'));
+  const cut = parseReport('{"plan":');
+  t.true(!cut.ok && cut.error.startsWith('invalid JSON in its report: '));
 });

@@ -1,10 +1,12 @@
 // What a pod's annotations say of its enforcement, and what becomes of it in the books.
+
 import test from 'ava';
 import { changeGrant } from '../../../../src/agent/allocation/process-grants.ts';
 import { createPodModes, requestedMode } from '../../../../src/agent/enforcement/pod-mode.ts';
 import { formatGrant, type Grant, parseGrant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { Registry } from '../../../../src/agent/grants/registry.ts';
+import { err } from '../../../../src/common/result.ts';
 import { loggerTo } from '../../../support/product/logger.ts';
 import { recordOf } from '../../../support/product/record.ts';
 import { grantOf } from '../node.ts';
@@ -90,13 +92,16 @@ test('the socket sets the mode of process grants, annotations that of pods', (t)
   set('plain', { weight: 3 });
   t.deepEqual(modeOf('plain'), { mode: 'report', by: 'administrator' }, 'another change leaves it');
   const tooMuch = set('plain', { enforcement: 'off', coresPercent: 100, coresLimitPercent: 50 });
-  t.true('refused' in tooMuch);
+  t.false(tooMuch.ok);
   t.is(modeOf('plain')?.mode, 'report');
   set('plain', { enforcement: null });
   t.is(modeOf('plain'), undefined);
   t.is(books.get('plain')?.grant.compute?.weight, 3);
-  t.deepEqual(set('ofpod', { enforcement: 'off', weight: 2 }), {
-    refused: 'grant ofpod belongs to pod local/pod-ofpod: annotate the pod to change its enforcement mode',
-  });
+  t.deepEqual(
+    set('ofpod', { enforcement: 'off', weight: 2 }),
+    err({
+      refused: 'grant ofpod belongs to pod local/pod-ofpod: annotate the pod to change its enforcement mode',
+    }),
+  );
   t.is(books.get('ofpod')?.grant.compute, undefined);
 });

@@ -7,6 +7,7 @@ import { parse } from 'yaml';
 import { capabilitiesOfFile } from '../../../../src/agent/kubelet/cdi/driver-files.ts';
 import { type CdiSpec, type Edits, type Found, readSpec, sourceOf } from '../../../../src/agent/kubelet/cdi/spec.ts';
 import { allowedBy, devicesFor, OWN_KIND, splitSpec } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
+import { err } from '../../../../src/common/result.ts';
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../../../../src/request/rules/namespace-rules.ts';
 
 const FIXTURE = join(import.meta.dirname, '../../../fixtures/cdi/nvidia.yaml');
@@ -15,8 +16,8 @@ const KIND = 'nvidia.com/gpu';
 
 function specOf(value: unknown): CdiSpec {
   const spec = readSpec(value);
-  if ('wrong' in spec) throw new Error(String(spec.wrong));
-  return spec;
+  if (!spec.ok) throw new Error(spec.error);
+  return spec.value;
 }
 const found = (spec: CdiSpec, path = '/etc/cdi/nvidia.yaml', folder = 0): Found => ({ path, folder, spec });
 const nvidia = () => specOf(parse(readFileSync(FIXTURE, 'utf8'), { version: '1.1' }));
@@ -323,7 +324,7 @@ test('an invalid specification is refused with the place of its error', (t) => {
   const good = { cdiVersion: '0.5.0', kind: KIND, devices: [device] };
   const of = (more: object) => {
     const spec = readSpec({ ...good, ...more });
-    return 'wrong' in spec ? spec.wrong : undefined;
+    return spec.ok ? undefined : spec.error;
   };
   t.is(of({}), undefined);
   t.is(of({ containerEdits: null, somethingNew: 1 }), undefined);
@@ -344,7 +345,7 @@ test('an invalid specification is refused with the place of its error', (t) => {
     [{ containerEdits: { hooks: [{}, { args: [1] }] } }, 'containerEdits.hooks[1].args is no list of texts'],
   ];
   for (const [more, wrong] of cases) t.is(of(more), wrong);
-  for (const none of [null, undefined, [], 'text', 7]) t.deepEqual(readSpec(none), { wrong: 'it is no map' });
+  for (const none of [null, undefined, [], 'text', 7]) t.deepEqual(readSpec(none), err('it is no map'));
   fc.assert(fc.property(fc.anything(), (value) => void readSpec(value)));
 });
 

@@ -61,7 +61,7 @@ test('our CDI file is complete and readable at once, and containers get its devi
   t.deepEqual(readdirSync(at.run), [OWN_FILE]);
   t.is(statSync(at.own).mode & 0o777, 0o644);
   const spec = readSpec(JSON.parse(readFileSync(at.own, 'utf8')));
-  t.like(spec, { kind: OWN_KIND, cdiVersion: '0.5.0' });
+  t.like(spec, { ok: true, value: { kind: OWN_KIND, cdiVersion: '0.5.0' } });
   t.deepEqual(problems, []);
 });
 

@@ -1,21 +1,25 @@
 // What a kubelet may ask of the CSI driver.
 import test from 'ava';
 import { ownerOf, parsePublish } from '../../../../src/agent/kubelet/csi/request.ts';
+import { ok } from '../../../../src/common/result.ts';
 import { placeOf, REFUSED, ROOT, request, UID } from './csi-requests.ts';
 
 test('an inline volume of a pod at its place is understood', (t) => {
-  t.deepEqual(parsePublish(request(), ROOT), {
-    podUid: UID,
-    namespace: 'team',
-    pod: 'train-0.x',
-    target: placeOf(UID),
-  });
+  t.deepEqual(
+    parsePublish(request(), ROOT),
+    ok({
+      podUid: UID,
+      namespace: 'team',
+      pod: 'train-0.x',
+      target: placeOf(UID),
+    }),
+  );
 });
 
 for (const [what, asked, wrong] of REFUSED) {
   test(`refused with a sentence: ${what}`, (t) => {
     const answer = parsePublish(asked, ROOT);
-    t.regex('wrong' in answer ? answer.wrong : '', wrong);
+    t.regex(answer.ok ? '' : answer.error, wrong);
   });
 }
 

@@ -1,10 +1,12 @@
 // What the kubelet is answered when it wants a pod's volume: from the watch, else from the API server, and never a
 // refusal of what a pod has already.
+
 import test from 'ava';
 import type { PodVolume } from '../../../../src/agent/allocation/pod-grants.ts';
 import type { Refusal } from '../../../../src/agent/grants/refusal.ts';
 import { type RequestedVolume, VolumeRefused } from '../../../../src/agent/kubelet/csi/driver.ts';
 import { createPublisher, type KubePod, type PodSource } from '../../../../src/agent/kubelet/csi/publish-pod.ts';
+import { err, ok } from '../../../../src/common/result.ts';
 import { loggerTo } from '../../../support/product/logger.ts';
 
 const UID = '2f0a3c1e-9f4b-4a52-8a3e-5f1d7c9b0e11';
@@ -16,11 +18,12 @@ const pod = (more: object = {}): KubePod => ({
 });
 const GRANT = { epoch: 1, containers: [] };
 
-function setUp(source: Partial<PodSource>, answer: Refusal | typeof GRANT = GRANT, holds = false) {
+function setUp(source: Partial<PodSource>, refusal?: Refusal, holds = false) {
   const asked: PodVolume[] = [];
   const adopted: PodVolume[] = [];
   const problems: string[] = [];
   const ended: string[] = [];
+  const answer = refusal ? err(refusal) : ok(GRANT);
   const publisher = createPublisher({
     node: {
       publish: (ask) => {
@@ -60,34 +63,40 @@ test('a pod that the watch does not show, or not yet bound, is read', async (t) 
   }
 });
 
-for (const [what, source, answer, why, later] of [
+for (const [what, source, refused, why, later] of [
   [
     'gone',
     { read: async () => undefined },
-    GRANT,
+    undefined,
     /^pod team\/one has another UID: it was deleted and created again$/,
     false,
   ],
   [
     'another',
     { read: async () => pod({ metadata: { uid: 'x' } }) },
-    GRANT,
+    undefined,
     /has another UID: it was deleted and created again$/,
     false,
   ],
   [
     'bound elsewhere',
     { read: async () => pod({ spec: { nodeName: 'b' } }) },
-    GRANT,
+    undefined,
     /is not bound to this node$/,
     false,
   ],
-  ['not to be read', {}, GRANT, /^the API server did not answer a request for the pod: no request is expected$/, true],
+  [
+    'not to be read',
+    {},
+    undefined,
+    /^the API server did not answer a request for the pod: no request is expected$/,
+    true,
+  ],
   ['refused', { cached: () => pod() }, { refused: 'no room' }, /^no room$/, false],
   ['refused for now', { cached: () => pod() }, { refused: 'no room', later: true }, /^no room$/, true],
 ] as const) {
   test(`a first volume is refused for a pod that is ${what}`, async (t) => {
-    const { publisher } = setUp(source, answer);
+    const { publisher } = setUp(source, refused);
     const refusal = await t.throwsAsync(publisher.publish({ ...ASK, mounted: false }), { instanceOf: VolumeRefused });
     t.regex(refusal?.message ?? '', why);
     t.is(refusal?.later, later);
