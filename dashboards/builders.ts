@@ -11,8 +11,13 @@ import {
   VizLegendOptionsBuilder,
   VizTooltipOptionsBuilder,
 } from '@grafana/grafana-foundation-sdk/common';
-import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
-import { MappingType, ThresholdsConfigBuilder, ThresholdsMode } from '@grafana/grafana-foundation-sdk/dashboard';
+import type { DashboardLink, DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
+import {
+  MappingType,
+  RowBuilder,
+  ThresholdsConfigBuilder,
+  ThresholdsMode,
+} from '@grafana/grafana-foundation-sdk/dashboard';
 import { PanelBuilder as HistogramBuilder } from '@grafana/grafana-foundation-sdk/histogram';
 import { DataqueryBuilder, PromQueryFormat } from '@grafana/grafana-foundation-sdk/prometheus';
 import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/stat';
@@ -21,7 +26,7 @@ import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/ta
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
 import { type MetricName, select } from './lib/metrics.ts';
 
-export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder;
+export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder | RowBuilder;
 
 export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
 /** Identifies a container; the name of a pod is unique in its namespace. */
@@ -75,25 +80,93 @@ export const withLast = <P extends Asking>(panel: P, expr: string, legend = ''):
   return panel;
 };
 
-/** One large value. */
-export function stat(title: string, description: string, span: number, expr: string, legend = ''): StatBuilder {
-  const panel = new StatBuilder()
-    .title(title)
-    .description(description)
-    .datasource(DATASOURCE)
-    .span(span)
-    .height(4)
-    .unit('none')
-    .graphMode(common.BigValueGraphMode.None)
-    .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
-  return withLast(panel, expr, legend);
+/** The series of an expression that were the largest of the time range: never more than `count`, as `topk` alone would
+ * give when their order changes. */
+export const top = (count: number, expr: string): string =>
+  `(${expr}) and topk(${count}, max_over_time((${expr})[$__range:$__interval] @ end()))`;
+
+export const BOARD_UIDS = {
+  cluster: 'cotenant-cluster',
+  node: 'cotenant-node-gpu',
+  namespace: 'cotenant-namespace',
+  container: 'cotenant-container',
+  health: 'cotenant-health',
+  exporters: 'cotenant-exporters',
+} as const;
+export type BoardKey = keyof typeof BOARD_UIDS;
+
+export type Link = { build(): DashboardLink };
+
+/** A link from a value to another board: with the data source, the job, the time range, and these variables. */
+export function dataLink(title: string, board: BoardKey, variables: Readonly<Record<string, string>>): Link {
+  const given = Object.entries(variables).map(([name, value]) => `var-${name}=\${${value}}`);
+  // biome-ignore lint/suspicious/noTemplateCurlyInString: Grafana replaces these.
+  const kept = ['${datasource:queryparam}', '${job:queryparam}', '${__url_time_range}'];
+  return { build: () => ({ title, url: `/d/${BOARD_UIDS[board]}?${[...kept, ...given].join('&')}` }) as DashboardLink };
 }
+const TO_CONTAINER = { namespace: 'namespace', pod: 'pod', container: 'container' };
+const label = (name: string) => `__field.labels.${name}`;
+/** From a series with the labels of a container. */
+export const toContainer = dataLink(
+  'Container',
+  'container',
+  Object.fromEntries(Object.entries(TO_CONTAINER).map(([variable, name]) => [variable, label(name)])),
+);
+/** From a series with the label of a node. */
+export const toNode = dataLink('Node and GPU', 'node', { instance: label('instance') });
+export const toNamespace = dataLink('Namespace', 'namespace', { namespace: label('namespace') });
+
+/** Begins a part of a board; with `repeat` there is one for each value of this variable. */
+export const row = (title: string, repeat?: string): RowBuilder =>
+  repeat === undefined ? new RowBuilder(title) : new RowBuilder(title).repeat(repeat);
+
+export type Step = readonly [value: number | null, color: string];
+/** One large value. */
+export type Answer = {
+  readonly title: string;
+  /** What it is, what is normal, and what to do if it is not. */
+  readonly is: string;
+  readonly expr: string;
+  readonly unit?: string;
+  readonly steps?: readonly Step[];
+  readonly texts?: ValueMap['options'];
+  /** Shows the name of the series with this legend instead of the value. */
+  readonly named?: string;
+};
+
+export const RED_FROM_ONE: readonly Step[] = [
+  [null, 'green'],
+  [1, 'red'],
+];
+export const ORANGE_FROM_ONE: readonly Step[] = [
+  [null, 'green'],
+  [1, 'orange'],
+];
+
+/** The first row of a board: as many values as there are, beside each other. */
+export const answers = (...list: readonly Answer[]): readonly Panel[] =>
+  list.map(({ title, is, expr, unit = 'none', steps: list_ = [[null, 'text']], texts, named }) => {
+    const panel = new StatBuilder()
+      .title(title)
+      .description(is)
+      .datasource(DATASOURCE)
+      .span(24 / list.length)
+      .height(4)
+      .unit(unit)
+      .thresholds(steps(...list_))
+      .graphMode(common.BigValueGraphMode.None)
+      .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
+    if (texts) panel.mappings([mapping(texts)]);
+    if (named !== undefined) panel.textMode(common.BigValueTextMode.Name);
+    return withLast(panel, expr, named ?? '');
+  });
 
 type Look = {
   readonly span: number;
   readonly unit: string;
   /** Absent: lines from 0 on. */
   readonly as?: 'stack' | 'bars' | 'any range';
+  readonly links?: readonly Link[];
 };
 
 export function graph(title: string, description: string, look: Look, ...queries: readonly Query[]): SeriesBuilder {
@@ -106,12 +179,13 @@ export function graph(title: string, description: string, look: Look, ...queries
     .legend(
       new VizLegendOptionsBuilder()
         .showLegend(true)
-        .displayMode(LegendDisplayMode.Table)
-        .placement(LegendPlacement.Right)
-        .calcs(['lastNotNull', 'max']),
+        .displayMode(LegendDisplayMode.List)
+        .placement(LegendPlacement.Bottom)
+        .calcs([]),
     )
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending))
     .unit(look.unit);
+  if (look.links) panel.dataLinks([...look.links]);
   if (look.as !== 'any range') panel.min(0);
   if (look.as === 'bars') panel.drawStyle(common.GraphDrawStyle.Bars).fillOpacity(80);
   if (look.as === 'stack')
@@ -167,7 +241,7 @@ export const property = (id: string, value: unknown): DynamicConfigValue => ({ i
 
 export const mapping = (options: ValueMap['options']): ValueMap => ({ type: MappingType.ValueToText, options });
 
-export function steps(...list: readonly (readonly [value: number | null, color: string])[]): ThresholdsConfigBuilder {
+export function steps(...list: readonly Step[]): ThresholdsConfigBuilder {
   return new ThresholdsConfigBuilder()
     .mode(ThresholdsMode.Absolute)
     .steps(list.map(([value, name]) => ({ value, color: name })));
@@ -176,12 +250,29 @@ export function steps(...list: readonly (readonly [value: number | null, color: 
 /** Without a title: its labels are shown, its value is not. */
 export type Column = readonly [title: string, expr: string, unit?: string];
 
+/** A column of labels that leads to another board. */
+export type ColumnLink = readonly [column: string, link: Link];
+/** From a row with these columns. */
+export const rowLinks = {
+  node: ['Node', dataLink('Node and GPU', 'node', { instance: '__data.fields.Node' })],
+  namespace: ['Namespace', dataLink('Namespace', 'namespace', { namespace: '__data.fields.Namespace' })],
+  pod: [
+    'Pod',
+    dataLink('Container', 'container', {
+      namespace: '__data.fields.Namespace',
+      pod: '__data.fields.Pod',
+      container: '__data.fields.Container',
+    }),
+  ],
+} satisfies Readonly<Record<string, ColumnLink>>;
+
 /** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
   title: string,
   description: string,
   columns: readonly Column[],
   labels: Readonly<Record<string, string>>,
+  ...links: readonly ColumnLink[]
 ): TableBuilder {
   const panel = new TableBuilder()
     .title(title)
@@ -195,6 +286,7 @@ export function table(
   for (const [index, [, expr]] of columns.entries())
     panel.withTarget(prometheus(expr, '').refId(refIdOf(index)).instant().format(PromQueryFormat.Table));
   for (const [name, , unit] of columns) if (unit !== undefined) panel.overrideByName(name, [property('unit', unit)]);
+  for (const [name, link] of links) panel.overrideByName(name, [property('links', [link.build()])]);
   const names = columns.map(([name], index) => [`Value #${refIdOf(index)}`, name] as const);
   const hidden = names.filter(([, name]) => name === '').map(([value]) => [value, true]);
   return panel.withTransformation({ id: 'merge', options: {} }).withTransformation({

@@ -7,12 +7,10 @@ import { PANELS } from './panels.ts';
 const STOPS = `${ofTarget('cotenant_container_last_kill_timestamp_seconds')} * 1000`;
 
 export const nodeGpu = boardOf({
-  title: 'Node and GPU',
-  uid: 'cotenant-node-gpu',
-  description: 'GPUs of a node: use by container, limits, hardware, and stops of containers over their limits.',
-  // The containers of a hundred nodes in one stack would be unreadable. Several nodes can be chosen.
-  allNodes: false,
-  variables: [variable('gpu', ofTarget('cotenant_device_info')).label('GPU').includeAll(true)],
+  board: 'node',
+  description:
+    'GPUs of a node: their containers, use, faults and hardware, and stops of containers over their limits. Choose one node to see each of its GPUs by itself.',
+  variables: [variable('gpu', ofTarget('cotenant_device_info')).label('GPU')],
   annotations: [stopMarks(`${STOPS} and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`)],
   panels: PANELS,
 });

@@ -1,25 +1,32 @@
-// The panels of the board "Node and GPU", from top to bottom: node, memory, compute, hardware, containers, stops.
+// The panels of the board "Node and GPU", from top to bottom: state of the node, its containers, a part for each GPU,
+// what waits, errors, hardware, processes.
 
 import * as common from '@grafana/grafana-foundation-sdk/common';
 import {
   among,
+  answers,
   color,
   GPU_LEGEND,
+  GPUS,
   GRANTABLE,
   graph,
   line,
   mapping,
+  ORANGE_FROM_ONE,
   ofGpus,
   ofTarget,
   type Panel,
   property,
+  RED_FROM_ONE,
   rate,
-  stat,
+  row,
+  rowLinks,
   steps,
   table,
   timeline,
+  toContainer,
+  top,
   WHO,
-  WHO_LEGEND,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
@@ -31,146 +38,233 @@ const TOTAL = ofGpus('cotenant_device_memory_total_bytes');
 const USABLE_MEMORY = `(${TOTAL} - ${ofGpus('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
 const USED = ofGpus('cotenant_container_memory_used_bytes');
 const LIMIT = `${ofGpus('cotenant_container_memory_limit_bytes')} > 0`;
+const ofSm = (metric: MetricName): string =>
+  select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', 'domain="sm"');
+const SM_CLOCK = `max by (instance, gpu) (${ofSm('cotenant_device_clock_hertz')})`;
 const ON_GPUS = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
 const increase = (counter: string): string => `increase(${counter}[$__rate_interval])`;
 const byContainer = (expr: string): string => `sum by (${WHO}) (${expr})`;
+/** Of a container; its node and GPU are in the title of the part. */
+const SHORT_WHO = '{{pod}} {{container}}';
 const inRow = (expr: string, ...more: readonly string[]): string =>
   `max by (${['instance, gpu', WHO, ...more].join(', ')}) (${expr})`;
 
-const NODE: readonly Panel[] = [
-  stat(
-    'Agent',
-    'Whether the agent reads the GPUs. If it is down, nothing below is current, and no container is stopped.',
-    8,
-    `min(${ofTarget('cotenant_up')})`,
-    'agent',
-  ).mappings([mapping({ 0: { text: 'down', color: 'red' }, 1: { text: 'up', color: 'green' } })]),
-  stat(
-    'Enforcement',
-    'Enforcement mode of the node: off, report or enforce.',
-    8,
-    `max by (enforcement) (${ofTarget('cotenant_enforcement_mode')} == 1)`,
-    '{{enforcement}}',
-  ).textMode(common.BigValueTextMode.Name),
-  stat(
-    'Memory granted',
-    'Sum of the grants relative to the memory that can be granted on the chosen GPUs, without those divided by MIG.',
-    8,
-    `${GRANTED} / sum(${among(GRANTABLE, USABLE_MEMORY)})`,
-    'granted',
-  ).unit('percentunit'),
-];
+const NODE = answers(
+  {
+    title: 'Agent',
+    is: 'Whether the agent reads the GPUs. Down: nothing below is current, and no container is stopped. See the board "Cotenant itself" and the alert CotenantExporterDown.',
+    expr: `min(${ofTarget('cotenant_up')})`,
+    texts: { 0: { text: 'down', color: 'red' }, 1: { text: 'up', color: 'green' } },
+  },
+  {
+    title: 'Enforcement',
+    is: 'Enforcement mode of the node: off, report or enforce. Only with enforce are containers over their grants stopped.',
+    expr: `max by (enforcement) (${ofTarget('cotenant_enforcement_mode')} == 1)`,
+    named: '{{enforcement}}',
+  },
+  {
+    title: 'Unhealthy GPUs',
+    is: 'GPUs that are lost or need a reset, and are cordoned. Normal: 0. The runbook of CotenantGpuUnhealthy says what to do.',
+    expr: `count(${among(GPUS, `${ofGpus('cotenant_device_healthy')} == 0`)}) or vector(0)`,
+    steps: RED_FROM_ONE,
+  },
+  {
+    title: 'Memory granted',
+    is: 'Sum of the grants relative to the memory that can be granted on the chosen GPUs, without those divided by MIG.',
+    expr: `${GRANTED} / sum(${among(GRANTABLE, USABLE_MEMORY)})`,
+    unit: 'percentunit',
+    steps: [
+      [null, 'green'],
+      [1.001, 'red'],
+    ],
+  },
+  {
+    title: 'Memory used',
+    is: 'Used memory relative to the memory of the chosen GPUs, without what the driver reserves.',
+    expr: `sum(${ofGpus('cotenant_device_memory_used_bytes')}) / sum(${USABLE_MEMORY})`,
+    unit: 'percentunit',
+    steps: [
+      [null, 'green'],
+      [0.95, 'orange'],
+    ],
+  },
+  {
+    title: 'Compute used',
+    is: 'Fraction of the chosen GPUs that kernels of containers used. Low while containers wait: their limits hold them back.',
+    expr: `sum(${rate('cotenant_container_sm_seconds_total')}) / count(${among(GPUS, ofGpus('cotenant_device_info'))})`,
+    unit: 'percentunit',
+  },
+  {
+    title: 'Over their grant',
+    is: 'Containers that use more memory than their grant and the tolerance. Normal: 0. The agent stops them unless the mode says otherwise.',
+    expr: `sum(${ofGpus('cotenant_container_memory_over_limit')}) or vector(0)`,
+    steps: RED_FROM_ONE,
+  },
+  {
+    title: 'Slowed by heat',
+    is: 'GPUs whose clocks are lowered by heat or power hardware now. Normal: 0. Look at cooling and power supply.',
+    expr: `count(max by (instance, gpu) (${select(
+      'cotenant_device_throttle_reason',
+      'job=~"$job"',
+      'instance=~"$instance"',
+      'gpu=~"$gpu"',
+      `reason=~"${CONFIGURATION.clocksThrottled.reasons.join('|')}"`,
+    )} == 1)) or vector(0)`,
+    steps: ORANGE_FROM_ONE,
+  },
+);
 
-const USE: readonly Panel[] = [
+/** One part for each GPU, so that its containers have colors of their own. */
+const EACH_GPU: readonly Panel[] = [
+  row('Utilization: GPU $gpu', 'gpu'),
   // All memory that the driver reports as used: of containers with and without a grant, and the unattributed rest.
   graph(
     'Memory by container',
-    'Memory of each container as the driver reports it, stacked. "foreign" has no grant. "unattributed" is memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPUs.',
-    { span: 24, unit: 'bytes', as: 'stack' },
-    [byContainer(USED), WHO_LEGEND],
-    [byContainer(ofGpus('cotenant_foreign_memory_used_bytes')), `foreign: ${WHO_LEGEND}`],
+    'Memory of the largest containers as the driver reports it, stacked. "no grant": containers without a grant. "unattributed": memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPU. Normal: below the grants.',
+    { span: 8, unit: 'bytes', as: 'stack', links: [toContainer] },
+    [top(6, byContainer(USED)), SHORT_WHO],
+    [`sum(${ofGpus('cotenant_foreign_memory_used_bytes')})`, 'no grant', [color('red')]],
     [
       `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`,
       'unattributed',
       [color('dark-yellow'), property('custom.fillOpacity', 60)],
     ],
     [GRANTED, 'granted', line('orange')],
-    [`sum(${TOTAL})`, 'GPUs', line('red')],
+    [`sum(${TOTAL})`, 'GPU', line('red')],
   ),
-  graph(
-    'Memory relative to limit',
-    'Used memory relative to the grant, by container and GPU.',
-    { span: 24, unit: 'percentunit' },
-    [`max by (${WHO}, instance, gpu) (${USED} / (${LIMIT}))`, `${WHO_LEGEND} GPU {{gpu}}`],
-  )
-    .thresholds(steps([null, 'green'], [CONFIGURATION.nearLimit.ratio, 'orange'], [1, 'red']))
-    .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.LineAndArea)),
   graph(
     'Compute by container',
-    'Fraction of one GPU that the kernels of each container used, stacked. Line: sum of the compute grants. The label "enforced" of cotenant_container_sm_limit_ratio says whether the arbiter enforces them.',
-    { span: 12, unit: 'percentunit', as: 'stack' },
-    [byContainer(rate('cotenant_container_sm_seconds_total')), WHO_LEGEND],
-    [byContainer(rate('cotenant_foreign_sm_seconds_total')), `foreign: ${WHO_LEGEND}`],
+    'Fraction of the GPU that the kernels of each container used, of those with the most, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
+    { span: 8, unit: 'percentunit', as: 'stack', links: [toContainer] },
+    [top(7, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
+    [`sum(${rate('cotenant_foreign_sm_seconds_total')})`, 'no grant', [color('red')]],
     [`sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`, 'granted', line('orange')],
   ),
-  graph(
-    'GPU utilization',
-    'Fraction of time in which kernels, memory, encoder or decoder were active. It does not say how much of the GPU was used.',
-    { span: 12, unit: 'percentunit' },
-    [ofGpus('cotenant_device_utilization_ratio'), `${GPU_LEGEND} kernels`],
-    [ofGpus('cotenant_device_memory_busy_ratio'), `${GPU_LEGEND} memory`],
-    [ofGpus('cotenant_device_encoder_utilization_ratio'), `${GPU_LEGEND} encoder`],
-    [ofGpus('cotenant_device_decoder_utilization_ratio'), `${GPU_LEGEND} decoder`],
-  ).max(1),
   // One block keeps a GPU busy; the hardware counters, where the GPU has them, say how much of it is active.
   graph(
-    'GPU utilization and SM activity',
-    'Utilization: a kernel ran. The others are hardware counters (GPM; Hopper and later, and if the agent may read them): SMs with a block, resident warps, tensor cores, memory, FP32. High utilization with low activity: the kernels are too small for the GPU.',
-    { span: 24, unit: 'percentunit' },
-    [ofGpus('cotenant_device_utilization_ratio'), `${GPU_LEGEND} utilization`, line('text')],
-    [ofGpus('cotenant_device_graphics_active_ratio'), `${GPU_LEGEND} graphics active`],
-    [ofGpus('cotenant_device_sm_active_ratio'), `${GPU_LEGEND} SM active`],
-    [ofGpus('cotenant_device_sm_occupancy_ratio'), `${GPU_LEGEND} SM occupancy`],
-    [ofGpus('cotenant_device_tensor_active_ratio'), `${GPU_LEGEND} tensor cores`],
-    [ofGpus('cotenant_device_dram_active_ratio'), `${GPU_LEGEND} memory`],
-    [ofGpus('cotenant_device_fp32_active_ratio'), `${GPU_LEGEND} FP32`],
+    'Utilization and activity',
+    'Utilization: a kernel ran, however small. The others are hardware counters (Hopper and later, if the agent may read them): SMs with a block, resident warps, tensor cores, memory, FP32. High utilization with low activity: the kernels are too small for the GPU.',
+    { span: 8, unit: 'percentunit' },
+    [`max(${ofGpus('cotenant_device_utilization_ratio')})`, 'utilization', line('text')],
+    [`max(${ofGpus('cotenant_device_memory_busy_ratio')})`, 'memory busy'],
+    [`max(${ofGpus('cotenant_device_encoder_utilization_ratio')})`, 'encoder'],
+    [`max(${ofGpus('cotenant_device_decoder_utilization_ratio')})`, 'decoder'],
+    [`max(${ofGpus('cotenant_device_graphics_active_ratio')})`, 'graphics'],
+    [`max(${ofGpus('cotenant_device_sm_active_ratio')})`, 'SM'],
+    [`max(${ofGpus('cotenant_device_sm_occupancy_ratio')})`, 'occupancy'],
+    [`max(${ofGpus('cotenant_device_tensor_active_ratio')})`, 'tensor'],
+    [`max(${ofGpus('cotenant_device_dram_active_ratio')})`, 'DRAM'],
+    [`max(${ofGpus('cotenant_device_fp32_active_ratio')})`, 'FP32'],
   ).max(1),
 ];
 
-const HARDWARE: readonly Panel[] = [
+const SATURATION: readonly Panel[] = [
+  row('Saturation: what waits'),
   graph(
-    'Power',
-    'Power draw of each GPU, and its limit.',
-    { span: 8, unit: 'watt' },
-    [ofGpus('cotenant_device_power_watts'), GPU_LEGEND],
-    [ofGpus('cotenant_device_power_limit_watts'), `${GPU_LEGEND} limit`, line('red')],
-  ),
-  graph('Temperature', 'Temperature of each GPU, by sensor.', { span: 8, unit: 'celsius', as: 'any range' }, [
-    ofGpus('cotenant_device_temperature_celsius'),
-    `${GPU_LEGEND} {{sensor}}`,
-  ]),
+    'Memory relative to limit',
+    'Used memory relative to the grant, of the containers closest to it. From 95 % allocations may be denied; above 100 % the agent stops the container.',
+    { span: 12, unit: 'percentunit', links: [toContainer] },
+    [top(8, `max by (${WHO}) (${USED} / (${LIMIT}))`), SHORT_WHO],
+  )
+    .thresholds(steps([null, 'green'], [CONFIGURATION.nearLimit.ratio, 'orange'], [1, 'red']))
+    .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.Line)),
   graph(
-    'Clocks',
-    'Clocks of each GPU by domain. If they are far below the maximum under load, the GPU is throttled.',
-    { span: 8, unit: 'hertz' },
-    [ofGpus('cotenant_device_clock_hertz'), `${GPU_LEGEND} {{domain}}`],
-    [ofGpus('cotenant_device_max_clock_hertz'), `${GPU_LEGEND} {{domain}} maximum`, line('text')],
+    'Waiting for a GPU',
+    'Time per second that launches of each container waited, summed over its threads, of those that waited the most. Normal: below 0.5 s. Compare with "Compute by container" to see which neighbor has the GPU.',
+    { span: 12, unit: 's', links: [toContainer] },
+    [top(8, byContainer(rate('cotenant_container_sm_throttled_seconds_total'))), SHORT_WHO],
   ),
+];
+
+const ERRORS: readonly Panel[] = [
+  row('Errors: what is wrong'),
   // increase() misses the first event of a counter, so those with an alert are exported with 0 from the start.
   graph(
     'Xids',
-    'Xid errors by code. The runbook says which of them require a reset of the GPU.',
-    { span: 12, unit: 'short', as: 'bars' },
-    [increase(ofGpus('cotenant_device_xid_errors_total')), `${GPU_LEGEND} Xid {{xid}}`],
+    'Xid errors per step, of the codes with the most. Normal: none. The runbook says which of them require a reset of the GPU.',
+    { span: 8, unit: 'short', as: 'bars' },
+    [top(8, increase(ofGpus('cotenant_device_xid_errors_total'))), `${GPU_LEGEND} Xid {{xid}}`],
   ).decimals(0),
   graph(
     'Memory errors',
-    'ECC errors, and memory rows remapped or pages retired because of them.',
-    { span: 12, unit: 'short' },
-    [
-      `max by (instance, gpu, severity) (${increase(ofGpus('cotenant_device_ecc_errors_total'))})`,
-      `${GPU_LEGEND} {{severity}}`,
-    ],
-    [ofGpus('cotenant_device_remapped_rows'), `${GPU_LEGEND} rows: {{cause}}`],
-    [ofGpus('cotenant_device_retired_pages'), `${GPU_LEGEND} pages: {{cause}}`],
+    'ECC errors per step, and memory rows remapped or pages retired because of them, summed over the chosen GPUs. Normal: no uncorrected ones. The runbook of CotenantEccUncorrected says what to do.',
+    { span: 8, unit: 'short' },
+    [`sum by (severity) (${increase(ofGpus('cotenant_device_ecc_errors_total'))})`, 'ECC {{severity}}'],
+    [`sum by (cause) (${ofGpus('cotenant_device_remapped_rows')})`, 'rows: {{cause}}'],
+    [`sum by (cause) (${ofGpus('cotenant_device_retired_pages')})`, 'pages: {{cause}}'],
   ).decimals(0),
   timeline(
     'Throttle reasons',
-    'Reasons that keep the clocks below their maximum, while they apply.',
+    'Reasons that kept the clocks below their maximum, by GPU. Normal: idle and power_cap only.',
     { 0: { text: 'no', color: 'transparent' }, 1: { text: 'throttled', color: 'orange' } },
-    [ofGpus('cotenant_device_throttle_reason'), `${GPU_LEGEND} {{reason}}`],
+    [top(8, `${ofGpus('cotenant_device_throttle_reason')} == 1`), `${GPU_LEGEND} {{reason}}`],
+  ).span(8),
+  // Only containers over their limit or with bypass have a row, so the panel is normally empty.
+  timeline(
+    'Over limit and bypass',
+    'When containers exceeded their limit, and when processes without an entry in the usage ledger used GPU memory.',
+    { [OVER_CODE]: { text: 'over limit', color: 'red' }, [BYPASS_CODE]: { text: 'bypass', color: 'purple' } },
+    [
+      top(4, `max by (${WHO}) (${ofGpus('cotenant_container_memory_over_limit')} == 1) * 0 + ${OVER_CODE}`),
+      `${SHORT_WHO}: limit`,
+    ],
+    [
+      top(
+        4,
+        `max by (${WHO}) (${ofGpus('cotenant_container_memory_bypass_bytes')} > ${CONFIGURATION.bypass.bytes}) * 0 + ${BYPASS_CODE}`,
+      ),
+      `${SHORT_WHO}: bypass`,
+    ],
+  ).noValue('none'),
+  // The counter of stops has only the UUID of its GPU.
+  graph(
+    'Stops and decisions',
+    'Stops of containers by reason, action and result, and decisions of the agent on all GPUs of the node. A red line in every panel marks each stop, also the first one of a container, which its counter misses.',
+    { span: 12, unit: 'short', as: 'bars' },
+    [
+      top(5, `sum by (reason, action, result) (${increase(ofTarget('cotenant_container_kills_total'))} ${ON_GPUS})`),
+      '{{reason}}: {{action}}, {{result}}',
+    ],
+    [
+      top(5, `sum by (decision, reason) (${increase(ofTarget('cotenant_enforcement_decisions_total'))})`),
+      'decision {{decision}}: {{reason}}',
+    ],
+  ).decimals(0),
+];
+
+const HARDWARE: readonly Panel[] = [
+  row('Hardware'),
+  graph(
+    'Power',
+    'Power draw of the GPUs with the most, and the largest limit. Normal: at the limit under load.',
+    { span: 8, unit: 'watt' },
+    [top(8, ofGpus('cotenant_device_power_watts')), GPU_LEGEND],
+    [`max(${ofGpus('cotenant_device_power_limit_watts')})`, 'limit', line('red')],
+  ),
+  graph(
+    'Temperature',
+    'Temperature of the hottest sensors. Normal: below 85 °C. Above, "Throttle reasons" shows whether the clocks are lowered.',
+    { span: 8, unit: 'celsius', as: 'any range' },
+    [top(8, ofGpus('cotenant_device_temperature_celsius')), `${GPU_LEGEND} {{sensor}}`],
+  ),
+  graph(
+    'Clocks',
+    'SM clocks of the GPUs, the slowest, and the largest maximum. Far below the maximum under load: the GPU is throttled.',
+    { span: 8, unit: 'hertz' },
+    [`(${SM_CLOCK}) and bottomk(8, min_over_time((${SM_CLOCK})[$__range:$__interval] @ end()))`, GPU_LEGEND],
+    [`max(${ofSm('cotenant_device_max_clock_hertz')})`, 'maximum', line('text')],
   ),
   graph(
     'Links',
-    'Bytes per second over PCIe and NVLink, if the GPU counts them.',
-    { span: 12, unit: 'Bps' },
-    [rate('cotenant_device_pcie_receive_bytes_total'), `${GPU_LEGEND} PCIe received`],
-    [rate('cotenant_device_pcie_transmit_bytes_total'), `${GPU_LEGEND} PCIe sent`],
-    [rate('cotenant_device_nvlink_receive_bytes_total'), `${GPU_LEGEND} NVLink received`],
-    [rate('cotenant_device_nvlink_transmit_bytes_total'), `${GPU_LEGEND} NVLink sent`],
+    'Bytes per second over PCIe and NVLink, summed over the chosen GPUs that count them. PCIe at its maximum: programs wait for copies, not for the GPU.',
+    { span: 8, unit: 'Bps' },
+    [`sum(${rate('cotenant_device_pcie_receive_bytes_total')})`, 'PCIe received'],
+    [`sum(${rate('cotenant_device_pcie_transmit_bytes_total')})`, 'PCIe sent'],
+    [`sum(${rate('cotenant_device_nvlink_receive_bytes_total')})`, 'NVLink received'],
+    [`sum(${rate('cotenant_device_nvlink_transmit_bytes_total')})`, 'NVLink sent'],
   ),
-  graph('Energy', 'Energy that each GPU used per step.', { span: 12, unit: 'joule', as: 'bars' }, [
-    increase(ofGpus('cotenant_device_energy_joules_total')),
+  graph('Energy', 'Energy per step, of the GPUs that used the most.', { span: 8, unit: 'joule', as: 'bars' }, [
+    top(8, increase(ofGpus('cotenant_device_energy_joules_total'))),
     GPU_LEGEND,
   ]),
   instances(),
@@ -192,7 +286,7 @@ function instances(): Panel {
     ],
     { instance: 'Node', parent_gpu: 'GPU', gpu: 'GPU', profile: 'Profile', gpu_instance_id: 'Instance' },
   )
-    .span(12)
+    .span(8)
     .height(8);
 }
 
@@ -212,6 +306,7 @@ const CONTAINERS: readonly Panel[] = [
       ['', inRow(ofGpus('cotenant_container_info'), 'fence')],
     ],
     { ...OWN_LABELS, container: 'Container', fence: 'Isolation' },
+    rowLinks.pod,
   )
     .height(8)
     .unit('bytes')
@@ -221,6 +316,10 @@ const CONTAINERS: readonly Panel[] = [
       property('mappings', [mapping({ 0: { text: 'no' }, 1: { text: 'over', color: 'red' } })]),
       property('custom.cellOptions', { type: 'color-text' }),
     ]),
+];
+
+const PROCESSES: readonly Panel[] = [
+  row('Processes'),
   table(
     'Processes',
     'The processes with the most memory on the chosen GPUs. Empty unless the agent exports single processes (processMetrics).',
@@ -230,34 +329,14 @@ const CONTAINERS: readonly Panel[] = [
     ],
     { ...OWN_LABELS, pid: 'PID', process: 'Process' },
   ),
-  // Only containers over their limit or with bypass have a row, so the panel is normally empty.
-  timeline(
-    'Over limit and bypass',
-    'When containers exceeded their limit, and when processes without an entry in the usage ledger used GPU memory.',
-    { [OVER_CODE]: { text: 'over limit', color: 'red' }, [BYPASS_CODE]: { text: 'bypass', color: 'purple' } },
-    [
-      `max by (${WHO}) (${ofGpus('cotenant_container_memory_over_limit')} == 1) * 0 + ${OVER_CODE}`,
-      `${WHO_LEGEND}: limit`,
-    ],
-    [
-      `max by (${WHO}) (${ofGpus('cotenant_container_memory_bypass_bytes')} > ${CONFIGURATION.bypass.bytes}) * 0 + ${BYPASS_CODE}`,
-      `${WHO_LEGEND}: bypass`,
-    ],
-  ).noValue('none'),
-  // The counter of stops has only the UUID of its GPU.
-  graph(
-    'Stops and decisions',
-    'Stops of containers by reason, action and result, and decisions of the agent on all GPUs of the node. A red line in every panel marks each stop, also the first one of a container, which its counter misses.',
-    { span: 12, unit: 'short', as: 'bars' },
-    [
-      `sum by (reason, action, result) (${increase(ofTarget('cotenant_container_kills_total'))} ${ON_GPUS})`,
-      '{{reason}}: {{action}}, {{result}}',
-    ],
-    [
-      `sum by (decision, reason) (${increase(ofTarget('cotenant_enforcement_decisions_total'))})`,
-      'decision {{decision}}: {{reason}}',
-    ],
-  ).decimals(0),
 ];
 
-export const PANELS: readonly Panel[] = [...NODE, ...USE, ...HARDWARE, ...CONTAINERS];
+export const PANELS: readonly Panel[] = [
+  ...NODE,
+  ...CONTAINERS,
+  ...EACH_GPU,
+  ...SATURATION,
+  ...ERRORS,
+  ...HARDWARE,
+  ...PROCESSES,
+];

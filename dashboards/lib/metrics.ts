@@ -22,9 +22,19 @@ export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
 /** Of the webhook and of the scheduler's extender, which serve pages of their own. */
 export const CONTROL_PLANE_METRICS = {
   cotenant_webhook_reviews_total: counter('Admission reviews by outcome.', ['route', 'outcome']),
+  cotenant_webhook_review_duration_seconds_bucket: counter('Time of a review.', ['le', 'route']),
+  cotenant_webhook_certificate_loads_total: counter('Certificates loaded or refused.', ['result']),
   cotenant_webhook_certificate_not_after_timestamp_seconds: gauge('When the serving certificate expires.'),
   cotenant_scheduler_leader: gauge('1 while this replica may bind.'),
+  cotenant_scheduler_nodes: gauge('Nodes that share GPUs.'),
+  cotenant_scheduler_granted_pods: gauge('Bound pods that hold a grant.'),
+  cotenant_scheduler_bindings_in_flight: gauge('Bindings that the watch has not shown yet.'),
+  cotenant_scheduler_overcommitted_gpus: gauge('GPUs on which more is granted than there is.'),
   cotenant_scheduler_decisions_total: counter('Calls of kube-scheduler by outcome.', ['verb', 'outcome']),
+  cotenant_scheduler_decision_duration_seconds_bucket: counter('Time of a call.', ['le', 'verb']),
+  cotenant_scheduler_watch_problems_total: counter('Failed lists and watches of the API server.', ['kind']),
+  cotenant_scheduler_overcommit_evictions_total: counter('Pods chosen for eviction.', ['outcome']),
+  cotenant_scheduler_memory_changes_total: counter('Changes of the memory of running pods.', ['outcome']),
   cotenant_scheduler_invalid_objects: gauge('Objects with an annotation that cannot be read.', ['kind']),
 };
 
@@ -32,6 +42,8 @@ export const METRICS = {
   up: gauge('1 if Prometheus could scrape the target.'),
   scrape_samples_scraped: gauge('Series of the last scrape of the target.'),
   process_resident_memory_bytes: gauge("Resident memory of the agent's process."),
+  process_start_time_seconds: gauge("When the agent's process started."),
+  process_cpu_seconds_total: counter("Processor time of the agent's process."),
   nodejs_heap_size_used_bytes: gauge("Used heap of the agent's process."),
   nodejs_eventloop_lag_max_seconds: gauge("Longest iteration of the event loop of the agent's process."),
   ...agent.metrics,

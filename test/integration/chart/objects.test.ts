@@ -75,7 +75,7 @@ testWithHelm('with everything on each object is there once', (t) => {
     kinds(objectsOf(t, ALL)),
     [
       ...DEFAULTS,
-      'ConfigMap/cotenant-dashboards',
+      ...[...BOARDS.keys()].map((name) => `ConfigMap/cotenant-board-${name}`),
       'PrometheusRule/cotenant',
       'ServiceMonitor/cotenant-agent',
       'ServiceMonitor/cotenant-scheduler',
@@ -215,10 +215,15 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
 
 testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL can be set', (t) => {
   const objects = objectsOf(t, ALL);
-  const data = find(objects, 'ConfigMap', 'cotenant-dashboards').data ?? {};
-  t.deepEqual(Object.keys(data).toSorted(), [...BOARDS.keys()].map((name) => `cotenant-${name}.json`).toSorted());
-  for (const [name, board] of BOARDS)
-    t.deepEqual(JSON.parse(String(data[`cotenant-${name}.json`])), JSON.parse(JSON.stringify(board)));
+  for (const [name, board] of BOARDS) {
+    const { data = {}, metadata } = find(objects, 'ConfigMap', `cotenant-board-${name}`);
+    t.deepEqual(Object.keys(data), [`cotenant-${name}.json`]);
+    const text = String(data[`cotenant-${name}.json`]);
+    t.deepEqual(JSON.parse(text), JSON.parse(JSON.stringify(board)));
+    t.like(metadata, { labels: { grafana_dashboard: '1' }, annotations: { grafana_folder: 'Cotenant' } });
+    // What kubectl apply may note of an object (TotalAnnotationSizeLimitB of Kubernetes' API).
+    t.true(Buffer.byteLength(JSON.stringify({ data })) < 256 * 1024 * 0.9, name);
+  }
   const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
   const groups: readonly unknown[] = [...alertRules().groups, ...recordingRules().groups];
   t.deepEqual(rules as unknown, { groups });

@@ -6,7 +6,10 @@ import type { RunningPrometheus } from '../../support/services/prometheus.ts';
 
 export type Question = { readonly where: string; readonly expr: string };
 
-type Shown = { readonly title: string; readonly targets: readonly { readonly refId: string; readonly expr: string }[] };
+type Shown = {
+  readonly title: string;
+  readonly targets?: readonly { readonly refId: string; readonly expr: string }[];
+};
 type Read = {
   readonly panels: readonly Shown[];
   readonly annotations?: { readonly list?: readonly { readonly name: string; readonly expr: string }[] };
@@ -18,14 +21,18 @@ const read = (): readonly (readonly [name: string, board: Read])[] =>
 
 /** With all of a kind chosen in each of a board's variables. */
 const sent = (text: string, rateInterval = '10s'): string =>
-  text.replaceAll('$__rate_interval', rateInterval).replaceAll('$__range', '5m').replace(/\$\w+/g, '.+');
+  text
+    .replaceAll('$__rate_interval', rateInterval)
+    .replaceAll('$__interval', '10s')
+    .replaceAll('$__range', '5m')
+    .replace(/\$\w+/g, '.+');
 
 /** Of the queries of panels, as Grafana sends them. */
 export function panelQueries(
   rateInterval?: string,
 ): readonly { readonly board: string; readonly title: string; readonly refId: string; readonly expr: string }[] {
   return read().flatMap(([board, { panels }]) =>
-    panels.flatMap(({ title, targets }) =>
+    panels.flatMap(({ title, targets = [] }) =>
       targets.map(({ refId, expr }) => ({ board, title, refId, expr: sent(expr, rateInterval) })),
     ),
   );

@@ -81,6 +81,10 @@ const groups = groupHome();
 const NOT_HERE: readonly string[] = [
   // No family of ours: whether silence is noticed.
   'cotenant_nothing',
+  // Webhook and scheduler are not scraped here.
+  ...['cotenant_webhook_', 'cotenant_scheduler_', 'job="cotenant-webhook', 'job=~"cotenant-webhook'],
+  // No pod is evicted, and no driver replaced.
+  ...['mark Evictions', 'mark Driver changes'],
   // Whose a process without a grant is, its control group says.
   ...('reason' in groups ? ['cotenant_foreign_memory_used_bytes', 'cotenant_foreign_sm_seconds_total'] : []),
 ];

@@ -56,6 +56,8 @@ const gpus: readonly InputSeries[] = GPUS.flatMap(([gpu, gpu_uuid, mig_mode, all
     ...['exclusive', 'shared', 'mig', 'none'].map((mode) =>
       stands('cotenant_device_allocation_mode', { ...of, mode }, mode === allocation ? 1 : 0),
     ),
+    // An instance of a GPU that is well counts for no GPU.
+    stands('cotenant_device_healthy', of, gpu === '1' || gpu === '3' ? 0 : 1),
     stands('cotenant_device_memory_allocated_bytes', of, granted),
     stands('cotenant_device_sm_allocated_ratio', of, gpu === '0' ? 0.5 : 0),
     stands('cotenant_device_containers', of, { '0': 2, '1': 1, '3': 1 }[gpu] ?? 0),
@@ -143,15 +145,15 @@ type Expected = number | Readonly<Record<string, number>>;
 const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   cluster: {
     GPUs: 3,
-    'Shared GPUs': 1,
     // Of the two that are not divided: 80 of 200, and half of one of them.
     'Memory granted': 0.4,
     'Memory used': 80 / 300,
     'Compute granted': 0.25,
     'Agents down': 1,
     // The MIG instance in use has no activity counters.
-    'Allocated but idle GPUs': 0,
-    'Stops in 24 hours': 1,
+    'Idle GPUs': 0,
+    'Unhealthy GPUs': 1,
+    'Stops in 24 h': 1,
     'Memory by namespace': { 'namespace="team"': 45, 'namespace="lab"': 30 },
     'Memory by namespace B': 80,
     'Memory by namespace C': 300,
@@ -173,16 +175,16 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
     'Namespaces C': { 'namespace="team"': 45, 'namespace="lab"': 30 },
     'Namespaces D': { 'namespace="team"': 0.25, 'namespace="lab"': 0.5 },
     'Namespaces E': { 'namespace="team"': 10 },
-    'Nodes A': { 'instance="node-a"': 3 },
-    'Nodes B': { 'instance="node-a"': 4 },
-    'Nodes C': { 'instance="node-a"': 200 },
-    'Nodes D': { 'instance="node-a"': 80 },
+    'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
+    'Nodes B': { 'instance="node-a"': 3 },
+    'Nodes C': { 'instance="node-a"': 4 },
+    'Nodes D': { 'instance="node-a"': 200 },
     'Nodes E': { 'instance="node-a"': 80 },
-    'Nodes F': { 'instance="node-a"': 100 },
+    'Nodes F': { 'instance="node-a"': 80 },
+    'Nodes G': { 'instance="node-a"': 100 },
   },
   health: {
-    Agents: 2,
-    'Agents with GPUs': 1,
+    'Agents down': 1,
     'Driver hangs': 0,
     'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
     'Nodes B': { 'instance="node-a"': 3 },
@@ -190,10 +192,22 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
   'node-gpu': {
     Agent: 0,
     'Memory granted': 0.4,
+    'Memory used': 80 / 300,
+    'Compute used': 0.25,
+    'Over their grant': 0,
+    'Unhealthy GPUs': 1,
     'Memory by container C': 5,
     'Memory by container D': 80,
     'Memory by container E': 310,
     'Compute by container C': 0.5,
+  },
+  namespace: {
+    Containers: 2,
+    'Memory granted': 80,
+    // Of what is granted: 45 of 80, and 30 of what has no grant.
+    'Memory used': 75 / 80,
+    'Compute used': 0.75,
+    'Memory by container B': 80,
   },
 };
 
@@ -255,7 +269,7 @@ testWithPromtool('panels that count are right with shared, whole and divided GPU
 });
 
 testWithPromtool('idle GPUs by kernels, and idle MIG instances by hardware counters', (t) => {
-  const where = 'cluster: Allocated but idle GPUs';
+  const where = 'cluster: Idle GPUs';
   const rest = RECORDED.filter(({ series }) => !/sm_seconds_total.*pod="(whole|train)"/.test(series));
   const resting = [whole, train].map((of) => grows('cotenant_container_sm_seconds_total', of, 0));
   const active = (value: number) =>
@@ -284,14 +298,15 @@ const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: stri
   ['node-gpu: Memory granted', / - cotenant_device_memory_reserved_bytes\{.*?\}/, ''],
   ['cluster: Memory used', / - cotenant_device_memory_reserved_bytes\{.*?\} or/, ' or'],
   ['cluster: Compute granted', 'mig_mode="disabled"', 'mig_mode!=""'],
-  ['cluster: Allocated but idle GPUs', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
-  ['cluster: Allocated but idle GPUs', ' == 0', ' < 1'],
-  ['cluster: Stops in 24 hours', 'max without (action)', 'sum without (action)'],
-  ['cluster: Stops in 24 hours', /\(min_over_time.*?\(time\(\) - \d+\)\)/, '0'],
+  ['cluster: Idle GPUs', ' and on (instance, gpu_uuid) ((', ' unless on (instance, gpu_uuid) (('],
+  ['cluster: Idle GPUs', ' == 0', ' < 1'],
+  ['cluster: Unhealthy GPUs', ', mig_mode!=""', ''],
+  ['cluster: Stops in 24 h', 'max without (action)', 'sum without (action)'],
+  ['cluster: Stops in 24 h', /\(min_over_time.*?\(time\(\) - \d+\)\)/, '0'],
   ['cluster: Compute by namespace C', ', mig_mode!=""', ''],
   ['cluster: Containers per GPU', ', mig_mode!="enabled"', ''],
-  ['cluster: Nodes A', ', mig_mode!=""', ''],
-  ['cluster: Nodes C', ', mig_mode="disabled"', ''],
+  ['cluster: Nodes B', ', mig_mode!=""', ''],
+  ['cluster: Nodes D', ', mig_mode="disabled"', ''],
   ['health: Nodes B', ', mig_mode!=""', ''],
 ];
 

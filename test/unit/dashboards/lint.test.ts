@@ -22,6 +22,11 @@ const variable = ({ templating }: Board, name: string): Variable =>
 const ask = (expr: string) => (given: Board) => {
   firstTarget(given).expr = expr;
 };
+/** Of the first panel with lines, whose other queries stay. */
+const series = (expr: string) => (given: Board) => {
+  const target = given.panels?.find(({ type }) => type === 'timeseries')?.targets?.[0];
+  if (target) target.expr = expr;
+};
 const RIGHT = 'job=~"$job", instance=~"$instance"';
 
 /** One change per row; the rule of that name must see it. */
@@ -52,6 +57,9 @@ const BROKEN: readonly (readonly [rule: string, change: (given: Board) => unknow
   ['target-counter-agg-rule', ask(`sum(cotenant_container_kills_total{${RIGHT}})`)],
   ['target-counter-agg-rule', ask(`max_over_time(cotenant_container_kills_total{${RIGHT}}[$__rate_interval])`)],
   ['uneditable-dashboard-rule', (given) => (given.editable = true)],
+  ['ours: series are bounded', series(`cotenant_device_power_watts{${RIGHT}}`)],
+  ['ours: series are bounded', series(`topk(11, cotenant_device_power_watts{${RIGHT}})`)],
+  ['ours: descriptions explain', (given) => (firstPanel(given).description = 'GPUs.')],
   ['ours: metrics exist', ask(`cotenant_container_memory_bytes{${RIGHT}}`)],
   ['ours: labels exist', ask(`cotenant_up{${RIGHT}, gpu="0"}`)],
   ['ours: labels exist', ask(`sum by (pod) (cotenant_device_memory_used_bytes{${RIGHT}})`)],
@@ -67,7 +75,9 @@ test('every lint rule finds a dashboard that breaks it', (t) => {
 });
 
 test('dashboards have fixed uids, a current schema and separate panels', (t) => {
-  const uids = ['cotenant-cluster', 'cotenant-node-gpu', 'cotenant-container', 'cotenant-health'];
+  const uids = ['cluster', 'node-gpu', 'namespace', 'container', 'health', 'exporters'].map(
+    (name) => `cotenant-${name}`,
+  );
   t.deepEqual(
     [...BOARDS.values()].map(({ uid }) => uid),
     uids,

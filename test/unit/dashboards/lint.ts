@@ -1,17 +1,23 @@
-// The rules of Grafana's dashboard-linter, by its names, over the board's JSON; and two of ours about the metrics'
-// names. Pure: a board in, complaints out. Two rules go further than the original: all panels need a title, and all
-// queries are looked at.
-import { METRICS, TARGET_LABELS } from '../../../dashboards/lib/metrics.ts';
+// The rules of Grafana's dashboard-linter, by its names, over the board's JSON; and some of ours about the metrics'
+// names, links and descriptions. Pure: a board in, complaints out. Two rules go further than the original: all panels
+// need a title, and all queries are looked at. One exemption: metrics of webhook and scheduler have a job and instances
+// of their own, among which a board's variables, which choose nodes, do not choose.
+import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
+import { CONTROL_PLANE_METRICS, METRICS, TARGET_LABELS } from '../../../dashboards/lib/metrics.ts';
 import { type Reading, readPromql, type Selector } from './promql.ts';
 
 export type Target = { refId?: string; expr?: string; datasource?: { uid?: string } };
+export type Link = { title?: string; url?: string };
 export type LintPanel = {
   type: string;
   title?: string;
   description?: string;
   datasource?: { uid?: string };
   targets?: Target[];
-  fieldConfig?: { defaults?: { unit?: string } };
+  fieldConfig?: {
+    defaults?: { unit?: string; links?: Link[] };
+    overrides?: { properties: { id: string; value?: unknown }[] }[];
+  };
 };
 export type Variable = {
   type: string;
@@ -25,6 +31,7 @@ export type Variable = {
 };
 export type Board = {
   editable?: boolean;
+  links?: Link[];
   templating: { list?: Variable[] };
   annotations?: { list?: { expr?: string }[] };
   panels?: LintPanel[];
@@ -36,6 +43,13 @@ const UNITS = ['none', 'short', 'percentunit', 'bytes', 'Bps', 'watt', 'joule', 
 const UNITLESS_PANELS = ['state-timeline'];
 const COUNTING = ['rate', 'irate', 'increase'];
 const ON_TIME_RANGE_CHANGE = 2;
+const MOST_SERIES = 10;
+/** Labels of which there are few values, whatever the cluster. */
+const VALUES_OF: Readonly<Record<string, number>> = {
+  ...{ outcome: 6, route: 2, result: 4, kind: 4, verb: 4, decision: 4, severity: 2, cause: 2, reason: 6, job: 2 },
+};
+const { webhookJob, schedulerJob } = CONFIGURATION;
+const CONTROL_PLANE_JOBS: readonly string[] = [webhookJob, schedulerJob, `${webhookJob}|${schedulerJob}`];
 const DATASOURCE = ['$datasource', '${' + 'datasource}'];
 
 export const RULES: Readonly<Record<string, Rule>> = {
@@ -92,7 +106,13 @@ export const RULES: Readonly<Record<string, Rule>> = {
   'target-promql-rule': (board) =>
     queries(board).flatMap(({ where, expr }) => {
       try {
-        const known = ['datasource', '__rate_interval', ...variables(board).map(({ name }) => name)];
+        const known = [
+          'datasource',
+          '__rate_interval',
+          '__range',
+          '__interval',
+          ...variables(board).map(({ name }) => name),
+        ];
         const used = [...expr.matchAll(/\$\{?(\w+)/g)].map((match) => match[1] ?? '');
         const { selectors } = readPromql(expr);
         return [
@@ -125,6 +145,19 @@ export const RULES: Readonly<Record<string, Rule>> = {
       complaint(Object.hasOwn(METRICS, metric), `${where}: no metric ${metric}`),
     ),
   'ours: labels exist': (board) => queries(board).flatMap(({ where, expr }) => unknownLabels(where, expr)),
+  'ours: series are bounded': (board) =>
+    panelsOf(board)
+      .filter(({ type }) => type === 'timeseries' || type === 'state-timeline')
+      .flatMap((panel) => {
+        const most = (panel.targets ?? [])
+          .map(({ expr }) => mostSeries(expr ?? ''))
+          .reduce((sum, each) => sum + each, 0);
+        return complaint(most <= MOST_SERIES, `panel ${panel.title} may have ${most} series`);
+      }),
+  'ours: descriptions explain': (board) =>
+    panelsOf(board).flatMap(({ title, description = '' }) =>
+      complaint(/^\S.{20,}\.$/.test(description), `panel ${title} is described as "${description}"`),
+    ),
 };
 
 /** What a rule has against the board; nothing when it passes. */
@@ -165,11 +198,26 @@ function requiredVariable(board: Board, name: string, label: string): readonly s
   ];
 }
 
+/** Bounded by topk, by an aggregation without labels, or by a label with few values. */
+function mostSeries(expr: string): number {
+  const first = Number(/(?:top|bottom)k\((\d+), /.exec(expr)?.[1] ?? 0);
+  if (first > 0) return first;
+  const by = /^(?:sum|max|min|count) by \(([\w, ]+)\)/.exec(expr)?.[1] ?? /sum by \(le, (\w+)\)/.exec(expr)?.[1];
+  if (by === undefined) return /^(?:sum|max|min|count|avg)\(/.test(expr) ? 1 : Number.POSITIVE_INFINITY;
+  return by.split(', ').reduce((product, label) => product * (VALUES_OF[label] ?? Number.POSITIVE_INFINITY), 1);
+}
+
+/** Whether a selector is of webhook or scheduler. */
+const ofControlPlane = ({ metric, matchers }: Selector): boolean =>
+  Object.hasOwn(CONTROL_PLANE_METRICS, metric) ||
+  matchers.some(({ label, value }) => label === 'job' && CONTROL_PLANE_JOBS.includes(value));
+
 function requiredMatcher(board: Board, label: string): readonly string[] {
-  return selectorsOf(board).flatMap(({ where, selector: { metric, matchers } }) =>
+  return selectorsOf(board).flatMap(({ where, selector }) =>
     complaint(
-      matchers.some((each) => each.label === label && each.operator === '=~' && each.value === `$${label}`),
-      `${where}: ${metric} without ${label}=~"$${label}"`,
+      ofControlPlane(selector) ||
+        selector.matchers.some((each) => each.label === label && each.operator === '=~' && each.value === `$${label}`),
+      `${where}: ${selector.metric} without ${label}=~"$${label}"`,
     ),
   );
 }

@@ -29,9 +29,14 @@ test('the control plane serves its metrics, with their labels', async (t) => {
     ...{ epoch: () => 1, nodes: none, grantedPods: none, bindingsInFlight: none, overcommittedGpus: none },
     invalid: () => ({ nodes: 0, pods: 0 }),
   });
-  const text = `${await scheduler.render()}\n${await webhookMetrics().render()}`;
+  scheduler.observe('filter', 'ok', 0.001);
+  const webhook = webhookMetrics();
+  webhook.observe('mutate', 'patched', 0.001);
+  const text = `${await scheduler.render()}\n${await webhook.render()}`;
   for (const [name, { type, labels }] of Object.entries(CONTROL_PLANE_METRICS)) {
-    t.is(new RegExp(`^# TYPE ${name} (\\w+)$`, 'm').exec(text)?.[1], type, name);
+    const family = name.replace(/_bucket$/, '');
+    const declared = new RegExp(`^# TYPE ${family} (\\w+)$`, 'm').exec(text)?.[1];
+    t.is(declared, family === name ? type : 'histogram', name);
     const [, found = ''] = new RegExp(`^${name}(?:\\{(.*)\\})? `, 'm').exec(text) ?? [];
     t.deepEqual(
       [...found.matchAll(/(\w+)="/g)].map(([, label]) => label),

@@ -66,7 +66,9 @@ test('the example has every metric of the dashboards', async (t) => {
   });
   const webhook = createWebhookMetrics();
   webhook.certificateLoaded(new Date());
+  webhook.observe('mutate', 'allowed', 0.001);
   const scheduler = createSchedulerMetrics();
+  scheduler.observe('filter', 'ok', 0.001);
   const none = () => 0;
   scheduler.addState({
     epoch: () => undefined,
