@@ -17,6 +17,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   showback: async () => (await import('./commands/showback.ts')).showback,
   convert: async () => (await import('./commands/convert.ts')).convert,
   fits: async () => (await import('./commands/fits.ts')).fits,
+  defrag: async () => (await import('./commands/defrag.ts')).defrag,
   templates: async () => (await import('./commands/templates.ts')).templates,
   driver: async () => (await import('./commands/driver.ts')).driver,
   agent: async () => (await import('./daemons/agent.ts')).agent,

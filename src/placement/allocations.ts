@@ -126,6 +126,18 @@ export function createAllocations(): Allocations {
   };
 }
 
+/** For trying out what does not happen. */
+export function copyAllocations(allocations: Allocations): Allocations {
+  const copy = createAllocations();
+  for (const node of allocations.nodeNames()) {
+    const gpus = allocations.gpusOf(node);
+    if (gpus) copy.setNode(node, gpus);
+    copy.setFreeCores(node, allocations.placeableNode(node)?.freeCores);
+  }
+  for (const one of allocations.all()) copy.allocate(one);
+  return copy;
+}
+
 function addUp({ mostTenantsPerGpu, gpus }: NodeGpus, allocations: readonly Allocation[]): PlaceableNode {
   return {
     mostTenantsPerGpu,

@@ -128,7 +128,10 @@ export function compareVictims(a: readonly Evictable[], b: readonly Evictable[])
   );
 }
 
-function exceedsBudget(victims: readonly Evictable[], allowed: ReadonlyMap<string, number>): boolean {
+export function exceedsBudget(
+  victims: readonly Pick<Evictable, 'budgets'>[],
+  allowed: ReadonlyMap<string, number>,
+): boolean {
   const used = new Map<string, number>();
   for (const { budgets } of victims) for (const budget of budgets) used.set(budget, (used.get(budget) ?? 0) + 1);
   return [...used].some(([budget, count]) => count > (allowed.get(budget) ?? 0));
@@ -163,7 +166,7 @@ export function withDemand(
   return { ...node, gpus };
 }
 
-function* subsets<T>(items: readonly T[], size: number): Generator<readonly T[]> {
+export function* subsets<T>(items: readonly T[], size: number): Generator<readonly T[]> {
   if (size === 0) yield [];
   for (const [index, first] of size > 0 ? items.entries() : [])
     for (const rest of subsets(items.slice(index + 1), size - 1)) yield [first, ...rest];

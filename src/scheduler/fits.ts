@@ -1,8 +1,9 @@
 // What would fit the cluster as it is now, where, and how many more of it: pods are placed one after the other on a copy
 // of the allocations, as the extender would place them. Counts GPUs alone. Pure.
 import type { Placement } from '../api/request.ts';
-import { type Allocations, createAllocations } from '../placement/allocations.ts';
+import { type Allocations, copyAllocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
+import { BEST_SCORE } from '../placement/score.ts';
 import { createDecider, type Decider, type ParsedRequest } from './filter-and-score.ts';
 
 export type WantedPods = {
@@ -27,7 +28,7 @@ export const MOST_MORE = 10_000;
 export const MOST_REPLICAS = 1000;
 
 export function fitPods(wanted: readonly WantedPods[], allocations: Allocations, placement: Placement): Fit[] {
-  const copy = copyOf(allocations);
+  const copy = copyAllocations(allocations);
   const state = { allocations: copy, decider: createDecider(copy, placement), nodes: [...copy.nodeNames()].sort() };
   const placed = wanted.map((one) => placeReplicas(one, state));
   return wanted.map((one, index) => {
@@ -46,13 +47,18 @@ function placeReplicas(
   const { request, replicas, nodes = all } = wanted;
   const placed: { readonly node: string; readonly gpus: readonly string[] }[] = [];
   while (placed.length < replicas) {
-    const { feasible } = decider.filter(request, nodes);
-    const [best] = decider.prioritize(request, feasible).toSorted((a, b) => b.Score - a.Score);
-    const gpus = best && take(request, best.Host, { allocations, decider });
-    if (!gpus) return { placed, nearest: nearestMiss(request, nodes, decider) };
-    placed.push({ node: best.Host, gpus });
+    const node = bestNode(request, nodes, decider);
+    const gpus = node === undefined ? undefined : take(request, node, { allocations, decider });
+    if (node === undefined || !gpus) return { placed, nearest: nearestMiss(request, nodes, decider) };
+    placed.push({ node, gpus });
   }
   return { placed };
+}
+
+/** Where the extender would put the pod. */
+export function bestNode(request: ParsedRequest, nodes: readonly string[], decider: Decider): string | undefined {
+  const { feasible } = decider.filter(request, nodes);
+  return decider.prioritize(request, feasible).find(({ Score }) => Score === BEST_SCORE)?.Host;
 }
 
 /** Allocates what one more pod gets on the node, and says which GPUs that is; undefined: it does not fit. */
@@ -85,7 +91,8 @@ function countMore({ request, nodes }: WantedPods, state: State): Pick<Fit, 'mor
   return { more, moreOn, ...nearest };
 }
 
-function nearestMiss(request: ParsedRequest, nodes: readonly string[], decider: Decider): string {
+/** The node that misses by least, and why. */
+export function nearestMiss(request: ParsedRequest, nodes: readonly string[], decider: Decider): string {
   let nearest: { readonly distance: number; readonly text: () => string } | undefined;
   for (const node of nodes) {
     const placed = decider.on(request, node);
@@ -93,15 +100,4 @@ function nearestMiss(request: ParsedRequest, nodes: readonly string[], decider: 
     nearest = { distance: placed.distance, text: () => `node ${node}: ${placed.reason()}` };
   }
   return nearest?.text() ?? 'no node that may take it shares GPUs';
-}
-
-function copyOf(allocations: Allocations): Allocations {
-  const copy = createAllocations();
-  for (const node of allocations.nodeNames()) {
-    const gpus = allocations.gpusOf(node);
-    if (gpus) copy.setNode(node, gpus);
-    copy.setFreeCores(node, allocations.placeableNode(node)?.freeCores);
-  }
-  for (const one of allocations.all()) copy.allocate(one);
-  return copy;
 }

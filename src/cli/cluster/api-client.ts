@@ -1,4 +1,4 @@
-// Client of the API server for the CLI: connection and user, GET, and for `set` a merge patch. Answers are plain
+// Client of the API server for the CLI: connection and user, GET, for `set` a merge patch, and for `defrag` evictions. Answers are plain
 // JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the
 // reader.
 import { existsSync } from 'node:fs';
@@ -26,6 +26,8 @@ export type Cluster = {
   get<T>(path: string): Promise<Got<T>>;
   /** Sends a merge patch for one object. */
   patch<T>(path: string, body: unknown): Promise<Got<T>>;
+  /** Creates an object at the path of its list, or of a subresource. */
+  post<T>(path: string, body: unknown): Promise<Got<T>>;
   /** All objects of a list, page by page. */
   list<T>(path: string, query?: Readonly<Record<string, string>>): Promise<Got<readonly T[]>>;
   /** Calls `onItem` with each object of a list, and keeps none. */
@@ -86,16 +88,16 @@ export async function connect(file: string | undefined, context: string | undefi
 
 type Limits = { readonly timeoutMs: number; readonly mostBytes?: number };
 
-/** The answer to a GET, or to a PATCH with that body. */
-function answerOf(url: URL, options: RequestOptions, limits: Limits, patch?: string): Promise<Answer> {
+type Write = { readonly method: 'PATCH' | 'POST'; readonly body: string };
+const TYPES = { PATCH: 'application/merge-patch+json', POST: 'application/json' };
+
+/** The answer to a GET, or to a request that writes. */
+function answerOf(url: URL, options: RequestOptions, limits: Limits, write?: Write): Promise<Answer> {
   const { timeoutMs, mostBytes = Number.POSITIVE_INFINITY } = limits;
   const send = url.protocol === 'http:' ? plainRequest : tlsRequest;
   return new Promise((resolve, reject) => {
-    const method = patch === undefined ? 'GET' : 'PATCH';
-    const headers = {
-      ...options.headers,
-      ...(patch !== undefined && { 'Content-Type': 'application/merge-patch+json' }),
-    };
+    const method = write?.method ?? 'GET';
+    const headers = { ...options.headers, ...(write && { 'Content-Type': TYPES[write.method] }) };
     const signal = AbortSignal.timeout(timeoutMs);
     const call = send(url, { ...options, method, headers, signal }, (response) => {
       const parts: Buffer[] = [];
@@ -111,24 +113,24 @@ function answerOf(url: URL, options: RequestOptions, limits: Limits, patch?: str
       );
     });
     call.on('error', reject);
-    call.end(patch);
+    call.end(write?.body);
   });
 }
 
 function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
   const base = server.replace(/\/+$/, '');
-  const ask = (path: string, limits: Limits, patch?: string): Promise<Answer> =>
-    answerOf(new URL(`${base}${path}`), options, limits, patch);
-  const json = async <T>(path: string, patch?: string): Promise<Got<T>> => {
+  const ask = (path: string, limits: Limits, write?: Write): Promise<Answer> =>
+    answerOf(new URL(`${base}${path}`), options, limits, write);
+  const json = async <T>(path: string, write?: Write): Promise<Got<T>> => {
     let answer: Answer;
     try {
-      answer = await ask(path, { timeoutMs: TIMEOUT_MS }, patch);
+      answer = await ask(path, { timeoutMs: TIMEOUT_MS }, write);
     } catch (error) {
       const why = whyNot(error, TIMEOUT_MS);
       throw new UsageError(`no API server answers at ${base} (${why}); is this the right kubeconfig?`);
     }
     if (answer.status === 401) throw new UsageError(`${base} does not accept these credentials (status 401)`);
-    if (answer.status !== 200) return refusalOf(answer);
+    if (answer.status !== 200 && answer.status !== 201) return refusalOf(answer);
     try {
       return { ok: true, value: JSON.parse(answer.body) as T };
     } catch {
@@ -156,7 +158,8 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
     server: base,
     namespace,
     get: (path) => json(path),
-    patch: (path, body) => json(path, JSON.stringify(body)),
+    patch: (path, body) => json(path, { method: 'PATCH', body: JSON.stringify(body) }),
+    post: (path, body) => json(path, { method: 'POST', body: JSON.stringify(body) }),
     each,
     async list<T>(path: string, query: Readonly<Record<string, string>> = {}) {
       const items: T[] = [];

@@ -11,8 +11,8 @@ import { type Fit, fitPods, MOST_MORE, MOST_REPLICAS, type WantedPods } from '..
 import { aspectsOf } from '../../scheduler/pod-aspects.ts';
 import { mapPods, objectName } from '../lib/manifests.ts';
 import { oneLine } from '../lib/text.ts';
-import { allocationsOf } from './granted.ts';
-import { conditionOf, type Node, type Pod } from './objects.ts';
+import { allocationsOf, nodesFor, openNodes } from './granted.ts';
+import type { Node, Pod } from './objects.ts';
 
 export type PodFit = {
   /** `Deployment/train`, and the place of the pod's template in it. */
@@ -41,7 +41,7 @@ export function fitsOf(nodes: readonly Node[], pods: readonly Pod[], asked: Fits
   const { placement } = asked;
   const allocations = allocationsOf(nodes, pods);
   const { read } = createDecider(allocations, placement);
-  const open = nodes.filter(({ metadata }) => allocations.gpusOf(metadata.name)).filter(takesPods);
+  const open = openNodes(nodes);
   const found = asked.documents.flatMap((document) => podsIn(document, asked, open, read));
   const fits = fitPods(
     found.flatMap(({ wanted }) => wanted ?? []),
@@ -71,8 +71,7 @@ function podsIn(
     else {
       const { metadata, spec } = mutation.pod;
       const request = read(mutation.record, aspectsOf({ ...objectAt({ metadata }, 'metadata'), namespace }, spec));
-      const selected = nodes.filter((node) => isSelected(node, objectAt(spec, 'nodeSelector')));
-      const names = selected.map((node) => node.metadata.name);
+      const names = nodesFor(objectAt(spec, 'nodeSelector'), nodes);
       if (!request.ok) found.push({ ...one, problems: [request.error] });
       else
         found.push({
@@ -84,12 +83,6 @@ function podsIn(
   });
   return found;
 }
-
-const takesPods = (node: Node): boolean =>
-  node.spec?.unschedulable !== true && conditionOf(node, 'Ready')?.status !== 'False';
-
-const isSelected = ({ metadata }: Node, selector: JsonObject): boolean =>
-  Object.entries(selector).every(([key, value]) => metadata.labels?.[key] === value);
 
 export function fitLines(fits: readonly PodFit[]): readonly string[] {
   if (fits.length === 0) return ['there are no pods in these manifests'];

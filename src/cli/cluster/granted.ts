@@ -1,11 +1,12 @@
-// The allocations of a cluster from its Nodes and pods, as the scheduler extender counts them. Pure.
+// The allocations of a cluster from its Nodes and pods, as the scheduler extender counts them, and which nodes take new
+// pods. Pure.
 import type { V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { type Allocations, createAllocations } from '../../placement/allocations.ts';
 import { readBoundPod } from '../../scheduler/bound-pod.ts';
 import { coresIn, coresOf } from '../../scheduler/pod-aspects.ts';
-import type { Node, Pod } from './objects.ts';
+import { conditionOf, type Node, type Pod } from './objects.ts';
 
 /** A pod as the API server's JSON has it. */
 export const asApiPod = (pod: Pod): V1Pod => pod as unknown as V1Pod;
@@ -27,3 +28,18 @@ export function allocationsOf(nodes: readonly Node[], pods: readonly Pod[]): All
   }
   return allocations;
 }
+
+/** Nodes with shared GPUs that are neither cordoned nor known not to be ready. */
+export const openNodes = (nodes: readonly Node[]): readonly Node[] =>
+  nodes.filter(
+    (node) =>
+      node.metadata.annotations?.[GPUS_ANNOTATION] !== undefined &&
+      node.spec?.unschedulable !== true &&
+      conditionOf(node, 'Ready')?.status !== 'False',
+  );
+
+/** Names of the nodes with all labels that a `nodeSelector` wants. */
+export const nodesFor = (selector: Readonly<Record<string, unknown>>, nodes: readonly Node[]): readonly string[] =>
+  nodes
+    .filter(({ metadata }) => Object.entries(selector).every(([key, value]) => metadata.labels?.[key] === value))
+    .map(({ metadata }) => metadata.name);

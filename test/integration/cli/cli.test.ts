@@ -25,6 +25,7 @@ const COMMANDS = [
   'showback',
   'convert',
   'fits',
+  'defrag',
   'templates',
   'driver',
   'agent',
