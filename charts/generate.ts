@@ -1,6 +1,6 @@
 // Writes what the chart's templates must know of the source, which helm cannot read: `node charts/generate.ts`; with
 // --check reports a file that is out of date. Today that is each dialect's names of resources, and of annotations and
-// labels that ask for a GPU, for the API server's match conditions.
+// labels that ask for a GPU, for the API server's match conditions, and the Deployments that show that its system is alive.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
@@ -20,7 +20,8 @@ const part = (name: string, rows: readonly (readonly [string, readonly string[]]
 export function dialectsFile(): string {
   const resources = FOREIGN_DIALECTS.map(({ name, resources: all }) => [name, all] as const);
   const keys = FOREIGN_DIALECTS.map(({ name, podKeys = [] }) => [name, podKeys] as const);
-  return `{\n${part('resources', resources)},\n${part('podKeys', keys)}\n}\n`;
+  const deployments = FOREIGN_DIALECTS.map(({ name, signs }) => [name, signs?.deployments ?? []] as const);
+  return `{\n${part('resources', resources)},\n${part('podKeys', keys)},\n${part('deployments', deployments)}\n}\n`;
 }
 
 if (import.meta.main) {

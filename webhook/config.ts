@@ -6,6 +6,7 @@ import { type Checked, invalid } from '../src/common/problem.ts';
 import { err, ok } from '../src/common/result.ts';
 import { check, listOf, mapOf, oneOf, settings } from '../src/common/schema.ts';
 import { applyRules, DEFAULT_RULES, given, type Rules, rulesSettings } from '../src/request/rules/namespace-rules.ts';
+import { type ForeignSystems, withoutLiving } from './foreign-systems.ts';
 
 export const DEVICE_ROUTES = ['nri', 'environment'] as const;
 export type DeviceRoute = (typeof DEVICE_ROUTES)[number];
@@ -37,6 +38,8 @@ export const webhookSettings = settings({
 });
 
 export type WebhookConfiguration = {
+  /** Not a setting: what is alive in the cluster now; absent: not known. */
+  readonly systems?: ForeignSystems;
   readonly rules: Rules;
   /** Complete rules of the namespaces that have their own. */
   readonly namespaces: ReadonlyMap<string, Rules>;
@@ -62,7 +65,13 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   annotationWriters: [],
 };
 
+/** The rules that pods of the namespace are read by: without the dialects of living systems. */
 export function rulesOf(configuration: WebhookConfiguration, namespace: string | undefined): Rules {
+  return withoutLiving(settledRulesOf(configuration, namespace), configuration.systems);
+}
+
+/** The rules as they are configured. */
+export function settledRulesOf(configuration: WebhookConfiguration, namespace: string | undefined): Rules {
   return (namespace === undefined ? undefined : configuration.namespaces.get(namespace)) ?? configuration.rules;
 }
 

@@ -13,8 +13,9 @@ import { type Dialect, ownsResource } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
-import { type DeviceRoute, rulesOf, type WebhookConfiguration } from './config.ts';
+import { type DeviceRoute, rulesOf, settledRulesOf, type WebhookConfiguration } from './config.ts';
 import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withMissing, withoutGpus } from './environment.ts';
+import { leftToOthers } from './foreign-systems.ts';
 import { requirePlugin } from './required-plugins.ts';
 import { checkContainer, checkGrantKeys, checkPod, checkUniqueNames, ownSchedulers } from './validate-pod.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
@@ -49,9 +50,9 @@ export function mutatePod(
   const { containers } = reading;
   if (reading.kind === 'none') {
     const problems = [...forged, ...checkPodWithoutShare(pod, containers, annotations)];
-    return problems.length > 0
-      ? { kind: 'refused', problems }
-      : { kind: 'untouched', warnings: warningsWithoutShare(containers, annotations) };
+    if (problems.length > 0) return { kind: 'refused', problems };
+    const left = leftToOthers(pod, containers, settledRulesOf(configuration, namespace), configuration.systems);
+    return { kind: 'untouched', warnings: left ? [left] : warningsWithoutShare(containers, annotations) };
   }
 
   const shares = new Map(reading.request.containers.map((share) => [share.name, share]));

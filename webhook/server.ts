@@ -20,7 +20,8 @@ import type { WebhookConfiguration } from './config.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
 
 export type WebhookOptions = {
-  readonly configuration: WebhookConfiguration;
+  /** The current one, for each review. */
+  readonly configuration: () => WebhookConfiguration;
   readonly logger: ServerLogger & Pick<Logger, 'error'>;
   /** Address to listen on; all addresses by default. */
   readonly host?: string;
@@ -145,7 +146,7 @@ function developmentCertificate(names: readonly string[]): CertificateSource {
 }
 
 export type AppOptions = {
-  readonly configuration: WebhookConfiguration;
+  readonly configuration: () => WebhookConfiguration;
   readonly metrics: WebhookMetrics;
   /** `stopping` makes every answer the last one on its connection. */
   readonly state: Pick<State, 'stopping'>;
@@ -183,7 +184,7 @@ function reviewHandler(
     if (state.stopping) response.set('connection', 'close');
     const parsed = parseBody(body);
     const reviewed = parsed.ok
-      ? review(route, parsed.value, configuration)
+      ? review(route, parsed.value, configuration())
       : ({ outcome: 'malformed', message: parsed.error } as const);
     if (reviewed.outcome === 'malformed') {
       refuse(response, 400, reviewed.message);

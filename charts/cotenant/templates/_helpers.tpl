@@ -149,6 +149,9 @@ seccompProfile:
 - --cert=/etc/cotenant/certificate/tls.crt
 - --key=/etc/cotenant/certificate/tls.key
 {{- end }}
+{{- if include "cotenant.webhook.dialects" . | fromJsonArray }}
+- --foreign-systems
+{{- end }}
 - --port={{ .Values.webhook.port }}
 - --health-port={{ .Values.webhook.healthPort }}
 - --drain={{ .Values.webhook.drainSeconds }}

@@ -1,10 +1,12 @@
 // `cotenant webhook`: admission in the foreground.
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
+import type { SystemsWatch } from '../../../webhook/watch-systems.ts';
+import type { Logger } from '../../common/logger.ts';
 import { given } from '../../request/rules/namespace-rules.ts';
 import type { CertificateSource } from '../../serving/http-server.ts';
 import { fromFiles } from '../../serving/tls-files.ts';
-import { type Command, type Parsed, port, text, UsageError, whole } from '../lib/command.ts';
+import { type Command, flag, type Parsed, port, text, UsageError, whole } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 import { readConfiguration } from '../lib/webhook-configuration.ts';
@@ -12,7 +14,8 @@ import { readConfiguration } from '../lib/webhook-configuration.ts';
 export const webhook: Command = {
   name: 'webhook',
   summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
-  usage: '[--config FILE] [CERTIFICATE] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
+  usage:
+    '[--config FILE] [CERTIFICATE] [--foreign-systems] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
   options: {
     config: { short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/operate/webhook.md)' },
     cert: {
@@ -33,6 +36,9 @@ export const webhook: Command = {
       value: 'ADDRESS',
       help: 'address to listen on (default 127.0.0.1 with a self-signed certificate, else all)',
     },
+    'foreign-systems': {
+      help: 'look for other GPU-sharing systems in the cluster, and leave their pods to them (rule foreignSystems)',
+    },
     port: { short: 'p', value: 'N', help: 'port (default 8443)' },
     drain: {
       value: 'SECONDS',
@@ -52,14 +58,21 @@ export const webhook: Command = {
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const drainMs = (whole(parsed, 'drain', 0, 300) ?? 0) * 1000;
     const log = loggerOf(parsed, 'webhook');
-    const start = () =>
-      startWebhook({
+    const start = async () => {
+      const watch = flag(parsed, 'foreign-systems') ? await systemsWatch(log) : undefined;
+      const webhook = await startWebhook({
         logger: log,
         timeouts: { drainMs },
-        configuration,
+        configuration: () => (watch ? { ...configuration, systems: watch.systems() } : configuration),
         port: port(parsed, 'port') ?? 8443,
         ...given({ host, certificate, healthPort: port(parsed, 'health-port') }),
       });
+      const close = async () => {
+        await webhook.close();
+        await watch?.close();
+      };
+      return { ...webhook, close };
+    };
     return runUntilSignal(start, (running) => {
       const probes = running.healthPort === undefined ? '' : `, probes on port ${running.healthPort}`;
       log.info(`admission on ${running.url}${probes}`);
@@ -67,6 +80,19 @@ export const webhook: Command = {
     });
   },
 };
+
+// Only what asks the API server loads its client.
+async function kubeConfig() {
+  const { KubeConfig } = await import('@kubernetes/client-node');
+  const config = new KubeConfig();
+  config.loadFromDefault();
+  return config;
+}
+
+async function systemsWatch(log: Logger): Promise<SystemsWatch> {
+  const [config, { watchSystems }] = await Promise.all([kubeConfig(), import('../../../webhook/watch-systems.ts')]);
+  return watchSystems(config, log);
+}
 
 async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefined> {
   const [certFile, keyFile] = [text(parsed, 'cert'), text(parsed, 'key')];
@@ -83,12 +109,6 @@ async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefi
   }
   const [, namespace, secret] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
   if (namespace === undefined || secret === undefined) throw new UsageError(`--secret ${place}: want NAMESPACE/NAME`);
-  // Only this way of getting a certificate talks to the API server.
-  const [{ KubeConfig }, { fromSecret }] = await Promise.all([
-    import('@kubernetes/client-node'),
-    import('../../../webhook/certificates/secret.ts'),
-  ]);
-  const config = new KubeConfig();
-  config.loadFromDefault();
+  const [config, { fromSecret }] = await Promise.all([kubeConfig(), import('../../../webhook/certificates/secret.ts')]);
   return fromSecret(config, { namespace, secret, service, registration });
 }

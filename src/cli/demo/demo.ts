@@ -130,7 +130,7 @@ async function play(folder: string, plan: Plan): Promise<void> {
   const rules = parseConfiguration({ rules: { dialects: ['ack', 'metagpu'] } });
   if (!rules.ok) throw new Error('the demonstration configures admission wrongly');
   const webhook = await startWebhook({
-    configuration: rules.value,
+    configuration: () => rules.value,
     host: '127.0.0.1',
     port: plan.webhookPort,
     logger: log.component('webhook'),

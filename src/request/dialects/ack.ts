@@ -30,6 +30,7 @@ export const ack: Dialect = {
   environment: [DISABLE, HIGH_PRIORITY],
   schedulers: ['ack-co-scheduler'],
   zeroIsNothing: true,
+  signs: { deployments: ['kube-system/gpushare-schd-extender'] },
   read,
   variables,
 };

@@ -61,6 +61,9 @@ export type Dialect = {
   readonly zeroIsNothing: boolean;
   readonly read: (asked: Asked, rules: Rules) => Checked<Answer>;
   readonly choices?: readonly ForeignChoice[];
+  /** What shows that its system is alive in a cluster, besides a Node with one of `resources`. Only objects that tenants
+   * cannot write: webhooks by name, and Deployments as `namespace/name` in a namespace of the system's own. */
+  readonly signs?: { readonly webhooks?: readonly string[]; readonly deployments?: readonly string[] };
   /** Variables that its workloads read, with their values. Those of the pod itself stay. */
   readonly variables?: (request: ContainerRequest) => Readonly<Record<string, string>>;
 };

@@ -31,6 +31,7 @@ export const kai: Dialect = {
   environment: [],
   schedulers: ['kai-scheduler', 'runai-scheduler'],
   zeroIsNothing: false,
+  signs: { deployments: ['kai-scheduler/kai-scheduler-default'] },
   read,
 };
 

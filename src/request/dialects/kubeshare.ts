@@ -24,6 +24,7 @@ export const kubeshare: Dialect = {
   environment: [],
   schedulers: ['kubeshare-scheduler'],
   zeroIsNothing: true,
+  signs: { deployments: ['kube-system/kubeshare-scheduler'] },
   read,
 };
 

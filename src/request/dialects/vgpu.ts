@@ -22,10 +22,11 @@ type Names = {
   readonly off?: string;
   readonly choices: readonly ForeignChoice[];
   readonly schedulers: readonly string[];
+  readonly webhooks?: readonly string[];
 };
 
 function vgpuDialect(names: Names): Dialect {
-  const { name, count, memory, percentage, cores, priority, off, choices, schedulers } = names;
+  const { name, count, memory, percentage, cores, priority, off, choices, schedulers, webhooks } = names;
   const others = [percentage, priority].filter((resource) => resource !== undefined);
   return {
     name,
@@ -34,6 +35,7 @@ function vgpuDialect(names: Names): Dialect {
     schedulers,
     zeroIsNothing: true,
     choices,
+    ...(webhooks && { signs: { webhooks } }),
     read: (asked, rules) => read(asked, names, rules),
   };
 }
@@ -65,6 +67,7 @@ export const hami = vgpuDialect({
     { annotation: 'hami.io/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],
   schedulers: ['hami-scheduler'],
+  webhooks: ['vgpu.hami.io'],
 });
 
 export const volcano = vgpuDialect({

@@ -57,6 +57,8 @@ function bytesOf(text: string | number): number | undefined {
 
 export const rulesSettings = settings({
   dialects: someOf(FOREIGN_DIALECT_NAMES),
+  /** Whether a dialect is read while its own system is alive in the cluster: `respect` leaves its pods to that. */
+  foreignSystems: v.nullish(oneOf(['respect', 'ignore'])),
   /** What one unit of `aliyun.com/gpu-mem` is, and whether n of them are n/units of a GPU (cgpu) or n times the
    * unit. */
   ack: v.nullish(
@@ -127,6 +129,7 @@ export type Rules = Complete<Omit<RulesSettings, 'ack'>> & {
  * them. */
 export const DEFAULT_RULES: Rules = {
   dialects: [],
+  foreignSystems: 'respect',
   ack: { unitBytes: GIB, rounding: 'cgpu' },
   nvidiaReplicas: 0,
   templates: new Map(),

@@ -11,9 +11,10 @@ import { configured } from '../../unit/webhook/reviews.ts';
 const [kind, certFile = '', keyFile = ''] = process.argv.slice(2);
 
 async function webhookPort(): Promise<number> {
+  const configuration = configured();
   const logger = createLogger({ component: 'webhook', level: 'error' });
   const { port } = await startWebhook({
-    configuration: configured(),
+    configuration: () => configuration,
     logger,
     host: '127.0.0.1',
     certificate: fromFiles({ certFile, keyFile }),

@@ -48,7 +48,7 @@ function parseOnly(body: Buffer): string {
 async function timeHttp(body: Buffer, runs: number): Promise<number[]> {
   const server = createServer(
     createApp({
-      configuration,
+      configuration: () => configuration,
       metrics: createMetrics(),
       state: { stopping: false },
       logger: { error: console.error },

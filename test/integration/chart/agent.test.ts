@@ -189,6 +189,43 @@ testWithHelm('a webhook with an external certificate has no permissions and no t
   }
 });
 
+testWithHelm('a dialect lets the webhook look for its system, and do no more', (t) => {
+  const configuration = { namespaces: { 'team-a': { dialects: ['kai'] } } };
+  const certificate = { source: 'generated' };
+  const values = (more: object) => ({
+    webhook: { enabled: true, ...more },
+    agent: { enabled: false },
+    scheduler: { enabled: false },
+  });
+  const looking = [
+    'nodes: list,watch',
+    'mutatingwebhookconfigurations: list,watch',
+    'deployments gpushare-schd-extender,kai-scheduler-default,kubeshare-scheduler: list,watch',
+  ];
+  for (const [given, roles, before] of [
+    [{ configuration, certificate }, ['ClusterRole', 'ClusterRoleBinding', 'ServiceAccount'], 0],
+    [{ configuration }, ['ClusterRole', 'ClusterRoleBinding', 'Role', 'RoleBinding', 'ServiceAccount'], 1],
+  ] as const) {
+    const objects = objectsOf(t, values(given));
+    const own = objects
+      .filter(({ metadata }) => String(metadata?.name) === 'cotenant-webhook')
+      .map(({ kind }) => String(kind));
+    t.deepEqual(own.filter((kind) => /Role|ServiceAccount/.test(kind)).sort(), [...roles]);
+    const rules = list(find(objects, 'ClusterRole', 'cotenant-webhook').rules).map(
+      ({ resources, resourceNames, verbs }) =>
+        [`${list(resources)}`, ...(resourceNames ? [`${list(resourceNames).toSorted()}`] : [])]
+          .join(' ')
+          .concat(`: ${list(verbs)}`),
+    );
+    t.deepEqual(rules.slice(before), looking);
+    const pod = podOf(objects, 'Deployment', 'cotenant-webhook');
+    t.is(String(pod?.serviceAccountName), 'cotenant-webhook');
+    t.true(list(pod?.containers?.[0]?.args).map(String).includes('--foreign-systems'));
+  }
+  const off = podOf(objectsOf(t, values({})), 'Deployment', 'cotenant-webhook');
+  t.false(list(off?.containers?.[0]?.args).map(String).includes('--foreign-systems'));
+});
+
 testWithHelm('before an uninstallation a Job that may only list pods checks for pods left', (t) => {
   const name = 'cotenant-uninstall-check';
   const objects = objectsOf(t, ALL);

@@ -34,7 +34,7 @@ async function started(t: ExecutionContext, folder: string) {
     wake();
   };
   const webhook = await startWebhook({
-    configuration: configured(),
+    configuration: () => configured(),
     host: 'localhost',
     certificate: fromFiles({ certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') }),
     logger: { info: write, warn: write, error: write },

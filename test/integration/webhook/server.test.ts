@@ -12,7 +12,12 @@ const SILENT = { info: () => {}, warn: () => {}, error: () => {} };
 const BODY = JSON.stringify(creation(sharePod()));
 
 async function started(t: ExecutionContext, options: Partial<WebhookOptions> = {}): Promise<Webhook> {
-  const webhook = await startWebhook({ configuration: configured(), host: 'localhost', logger: SILENT, ...options });
+  const webhook = await startWebhook({
+    configuration: () => configured(),
+    host: 'localhost',
+    logger: SILENT,
+    ...options,
+  });
   t.teardown(() => webhook.close());
   return webhook;
 }

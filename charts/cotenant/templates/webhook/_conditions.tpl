@@ -3,21 +3,26 @@ CEL conditions by which the API server decides whether to call the webhook. They
 patch or refuse, and as few others as possible: while the webhook is down, matching pods are refused.
 */}}
 
+{{/* The dialects that are switched on anywhere, as a JSON list. */}}
+{{- define "cotenant.webhook.dialects" -}}
+{{- $configuration := ((.Values.webhook).configuration) | default dict -}}
+{{- $dialects := ($configuration.rules).dialects | default list -}}
+{{- range $configuration.namespaces -}}
+{{- $dialects = concat $dialects (.dialects | default list) -}}
+{{- end -}}
+{{- $dialects | uniq | sortAlpha | toJson -}}
+{{- end -}}
+
 {{/*
 " || " and whether a name (the variable in CEL) is one of the dialects that are switched on anywhere: of a resource, or of a pod's
 annotation or label; nothing where they have none. A name in the list that ends with "-" or "." stands for all that begin so. Takes a dict of root, part and name.
 */}}
 {{- define "cotenant.cel.foreign" -}}
 {{- $names := get (.root.Files.Get "dialects.json" | fromJson) .part -}}
-{{- $configuration := .root.Values.webhook.configuration -}}
-{{- $dialects := ($configuration.rules).dialects | default list -}}
-{{- range $configuration.namespaces -}}
-{{- $dialects = concat $dialects (.dialects | default list) -}}
-{{- end -}}
 {{- $found := list -}}
 {{- $begins := list -}}
 {{- $name := .name -}}
-{{- range $dialects | uniq | sortAlpha -}}
+{{- range include "cotenant.webhook.dialects" .root | fromJsonArray -}}
 {{- if not (hasKey $names .) -}}
 {{- fail (printf "webhook.configuration: dialects: there is no %q; known are %s" . (keys $names | sortAlpha | join ", ")) -}}
 {{- end -}}
