@@ -32,25 +32,29 @@ export function findObstacle(gpu: PlaceableGpu, demand: GpuDemand, mostTenantsPe
     const text = () =>
       usableBytes === 0
         ? `the driver does not report how much memory ${gpuUuid} has`
-        : `${gpuUuid} has ${mib(usableBytes)} MiB of ${GPU_MEMORY}, but ${mib(memoryBytes)} MiB are requested`;
+        : `${gpuUuid} has ${mib(usableBytes)} MiB of ${GPU_MEMORY}, but ${mib(memoryBytes)} MiB are requested (it lacks ${lacking({ bytes: memoryBytes - usableBytes, cores: 0 })})`;
     return obstacle(`no GPU has that much ${GPU_MEMORY}`, 6, false, text);
   }
   if (coresPercent > 100) {
-    const text = () => `${gpuUuid} has 100 % of ${GPU_CORES}, but ${coresPercent} % are requested`;
+    const text = () =>
+      `${gpuUuid} has 100 % of ${GPU_CORES}, but ${coresPercent} % are requested (it lacks ${coresPercent - 100} %)`;
     return obstacle(`no GPU has that much ${GPU_CORES}`, 6, false, text);
   }
   if (tenants + demand.tenants > mostTenantsPerGpu) {
     const text = () => `${gpuUuid} has ${tenants} of at most ${mostTenantsPerGpu} containers, ${requested(demand)}`;
     return obstacle('no GPU takes another container', 3, true, text);
   }
-  if (memoryBytes > freeBytes) {
+  const lacks = { bytes: Math.max(0, memoryBytes - freeBytes), cores: Math.max(0, coresPercent - freeCores) };
+  const distance = lacks.bytes / usableBytes + lacks.cores / 100;
+  if (lacks.bytes > 0) {
     const text = () =>
-      `${gpuUuid} has ${mib(freeBytes)} MiB of ${GPU_MEMORY} free, but ${mib(memoryBytes)} MiB are requested`;
-    return obstacle(`no GPU has enough ${GPU_MEMORY} free`, (memoryBytes - freeBytes) / usableBytes, true, text);
+      `${gpuUuid} has ${mib(freeBytes)} MiB of ${GPU_MEMORY} free, but ${mib(memoryBytes)} MiB are requested (it lacks ${lacking(lacks)})`;
+    return obstacle(`no GPU has enough ${GPU_MEMORY} free`, distance, true, text);
   }
-  if (coresPercent > freeCores) {
-    const text = () => `${gpuUuid} has ${freeCores} % of ${GPU_CORES} free, but ${coresPercent} % are requested`;
-    return obstacle(`no GPU has enough ${GPU_CORES} free`, (coresPercent - freeCores) / 100, true, text);
+  if (lacks.cores > 0) {
+    const text = () =>
+      `${gpuUuid} has ${freeCores} % of ${GPU_CORES} free, but ${coresPercent} % are requested (it lacks ${lacks.cores} %)`;
+    return obstacle(`no GPU has enough ${GPU_CORES} free`, distance, true, text);
   }
   return undefined;
 }
@@ -64,5 +68,8 @@ const obstacle = (summary: string, distance: number, temporary: boolean, text: (
   distance,
   temporary,
 });
+
+const lacking = ({ bytes, cores }: { readonly bytes: number; readonly cores: number }): string =>
+  `${Math.ceil(bytes / MIB)} MiB${cores > 0 ? `, and ${cores} % of ${GPU_CORES}` : ''}`;
 
 const mib = (bytes: number): number => Math.floor(bytes / MIB);

@@ -8,7 +8,7 @@ import { given } from '../../request/rules/namespace-rules.ts';
 import { Refused, UsageError } from '../lib/command.ts';
 import type { Cluster, Got, Refusal } from './api-client.ts';
 import type { PodFacts } from './explain-pod.ts';
-import type { ClusterObjects } from './inventory.ts';
+import { type ClusterObjects, inventoryOf } from './inventory.ts';
 import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
 import { type UnknownUse, type Use, useOf } from './use.ts';
 
@@ -198,7 +198,9 @@ export async function readPod(
   const nodeName = pod.spec.nodeName;
   if (!nodeName) {
     const schedulers = orNote(await listParts(cluster, system, 'scheduler'), 'Schedulers are not looked at');
-    return { ...base, pod, ...given({ schedulers }) };
+    const { free, note } = await readFree(cluster, namespace);
+    if (note !== undefined) notes.push(note);
+    return { ...base, pod, ...given({ schedulers, free }) };
   }
   const node = await cluster.get<Node>(`/api/v1/nodes/${nodeName}`);
   if (!node.ok) notes.push(`Node ${nodeName} cannot be read: ${messageOf(node)}.`);
@@ -207,6 +209,14 @@ export async function readPod(
   const [agent] = agents ?? [];
   const use = agent && !hasEnded(pod) ? await readUseOf(cluster, agent) : undefined;
   return { ...base, pod, ...given({ node: node.ok ? node.value : undefined, agents, use }) };
+}
+
+/** What each node has free; sums over some of the pods would be wrong. */
+async function readFree(cluster: Cluster, namespace: string) {
+  const { nodes, pods, notes } = await readNodesAndPods(cluster, { namespace });
+  const [note] = notes;
+  if (!nodes || note !== undefined) return { note: `Free shares are not shown. ${note}` };
+  return { free: inventoryOf({ nodes, pods, use: new Map(), notes: [] }).nodes };
 }
 
 /** Without the full stop that some of the server's sentences have. */

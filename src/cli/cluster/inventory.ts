@@ -71,6 +71,8 @@ export type InventoryNode = {
   readonly mode?: Mode;
   readonly use: 'known' | Extract<Use, { known: false }>['short'];
   readonly gpus: readonly InventoryGpu[];
+  /** Memory that new containers can get: in all, and as one share. */
+  readonly free: { readonly bytes: number; readonly largestBytes: number };
 };
 
 export type PendingPod = {
@@ -188,7 +190,15 @@ function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: 
     }),
     use: use === undefined ? 'no agent' : use.known ? 'known' : use.short,
     gpus: gpus.toSorted((a, b) => (a.index ?? 1000) - (b.index ?? 1000)),
+    free: freeOn(gpus, list?.mostTenantsPerGpu ?? 0),
   };
+}
+
+function freeOn(gpus: readonly InventoryGpu[], mostTenantsPerGpu: number): InventoryNode['free'] {
+  const bytes = gpus
+    .filter(({ healthy, fault, tenants }) => healthy && fault === undefined && tenants < mostTenantsPerGpu)
+    .map(({ usableBytes = 0, grantedBytes }) => Math.max(0, usableBytes - grantedBytes));
+  return { bytes: bytes.reduce((sum, one) => sum + one, 0), largestBytes: Math.max(0, ...bytes) };
 }
 
 function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefined): Tenant[] {

@@ -41,7 +41,13 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
     `${count(totals.containers, 'container')} with a share`,
     `${count(pending.length, 'pod')} pending`,
   ];
-  const blocks = [table, waiting, [`${sums.join(', ')}.`, ...notes.map((note) => oneLine(note))]];
+  const free = nodes
+    .filter((node) => node.free.bytes > 0)
+    .map(({ name, free: { bytes, largestBytes } }) => {
+      const elsewhere = Math.round(100 - (100 * largestBytes) / bytes);
+      return `Free on ${name}: ${mib(bytes)}, the largest share ${mib(largestBytes)} (${elsewhere}% fragmented)`;
+    });
+  const blocks = [table, free, waiting, [`${sums.join(', ')}.`, ...notes.map((note) => oneLine(note))]];
   return blocks.filter((block) => block.length > 0).flatMap((block, index) => (index > 0 ? ['', ...block] : block));
 }
 

@@ -143,7 +143,9 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await pending(
     bed,
     'large',
-    new RegExp(`node gpu-2: ${uuid(2, 1)} has 15360 ${free}, but 16384 MiB are requested${more('1 more GPU does')}`),
+    new RegExp(
+      `node gpu-2: ${uuid(2, 1)} has 15360 ${free}, but 16384 MiB are requested \\(it lacks \\d+ MiB\\)${more('1 more GPU does')}`,
+    ),
   );
   await must(bed, 'DELETE', `${podPath('there')}?gracePeriodSeconds=0`);
   t.is(grantOf(await bound(bed, 'large')).containers[0]?.gpus[0]?.gpuUuid, uuid(2, 1));
@@ -186,7 +188,9 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await pending(
     bed,
     'after',
-    new RegExp(`${uuid(2, 0)} has 1024 ${free}, but 4096 MiB are requested${more('1 more GPU does')}`),
+    new RegExp(
+      `${uuid(2, 0)} has 1024 ${free}, but 4096 MiB are requested \\(it lacks \\d+ MiB\\)${more('1 more GPU does')}`,
+    ),
   );
   await pending(
     bed,
@@ -206,7 +210,9 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await checkBooks(t, bed, 40);
   t.log(`40 pods bound ${Math.round(performance.now() - beganMs)} ms after the first was written`);
   const late = (await podsOf(bed)).find(({ spec }) => spec.nodeName === undefined);
-  const few = new RegExp(`node gpu-3: GPU-\\S+ has 1024 ${free}, but 1536 MiB are requested${more('3 more GPUs do')}`);
+  const few = new RegExp(
+    `node gpu-3: GPU-\\S+ has 1024 ${free}, but 1536 MiB are requested \\(it lacks \\d+ MiB\\)${more('3 more GPUs do')}`,
+  );
   await pending(bed, late?.metadata.name ?? '', few);
   await clear(bed, three);
   step('many at once');

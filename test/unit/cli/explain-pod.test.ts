@@ -146,6 +146,25 @@ const CASES: readonly Case[] = [
     ],
   ],
   [
+    'a pod that fits nowhere, with what the nodes have free',
+    facts('pending-silent', {
+      schedulers: [ready],
+      free: [
+        { name: 'a', free: { bytes: 0, largestBytes: 0 } },
+        { name: 'b', free: { bytes: 3000 * 2 ** 20, largestBytes: 2000 * 2 ** 20 } },
+        { name: 'c', free: { bytes: 4000 * 2 ** 20, largestBytes: 4000 * 2 ** 20 } },
+        { name: 'd', free: { bytes: 1000 * 2 ** 20, largestBytes: 1000 * 2 ** 20 } },
+        { name: 'e', free: { bytes: 500 * 2 ** 20, largestBytes: 500 * 2 ** 20 } },
+      ],
+    }),
+    [
+      'team/large is pending for 4 min: no node was chosen for it yet.',
+      '  The scheduler cotenant-scheduler has not reported on it for 4 min: is it running?',
+      '  Largest free shares: 4000 MiB on node c, 2000 MiB on node b (of 3000 MiB free there), 1000 MiB on node d, less on 1 more.',
+      asked,
+    ],
+  ],
+  [
     'a pod that no scheduler has seen, with a missing scheduler',
     facts('pending-silent', { schedulers: [] }),
     [

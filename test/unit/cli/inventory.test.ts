@@ -154,6 +154,9 @@ test('the table has GPUs, their containers, pending pods, sums and problems', (t
     '                team/two/main                           running                  1024                 -    25%',
     `node-10    2  ${uuid(2)}  NVIDIA L4                   0   22600  no agent      -     0/50`,
     '',
+    'Free on node-2: 14920 MiB, the largest share 14920 MiB (0% fragmented)',
+    'Free on node-10: 22600 MiB, the largest share 22600 MiB (0% fragmented)',
+    '',
     'other/later waits for 5 min: main asks for 30720 MiB and 50 % of the compute of one GPU. The scheduler: 0/2 nodes are available: no GPU has 30720 MiB.',
     '',
     'Granted/usable GPU memory: 8704/67800 MiB (12%), 3 GPUs on 2 nodes, 4 containers with a share, 1 pod pending.',
@@ -347,4 +350,20 @@ for (const [shares, expected] of REQUESTS) {
 test('in sentences: problems of the GPUs', (t) => {
   const whole = request([{ memory: { kind: 'whole' } }], { gpuModels: ['L4', 'A10'], gpuUuids: [uuid(0)] });
   t.is(askedByPod(whole), `main asks for the whole memory of one GPU; GPUs of model L4 or A10 among ${uuid(0)}`);
+});
+
+test('what is free counts where containers may start, in all and as one share', (t) => {
+  const of = objects({ nodes: [node('node-2', [0, 2]), node('node-3', [1])], use: new Map() });
+  const { nodes } = inventoryOf(of);
+  t.deepEqual(
+    nodes.map(({ name, free }) => [name, free.bytes / MIB, free.largestBytes / MIB]),
+    [
+      ['node-2', 14_920 + 22_600, 22_600],
+      ['node-3', 0, 0],
+    ],
+    'GPU 1 is not healthy',
+  );
+  const lines = inventoryLines(inventoryOf(of), NOW);
+  t.true(lines.includes('Free on node-2: 37520 MiB, the largest share 22600 MiB (40% fragmented)'), lines.join('\n'));
+  t.false(lines.some((line) => line.startsWith('Free on node-3')));
 });

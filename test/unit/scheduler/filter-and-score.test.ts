@@ -25,9 +25,11 @@ test('nodes that fit pass; the others get a reason, apart by whether waiting can
   allocations.allocate(allocationOf('p', 'b', 1, 1500));
   t.deepEqual(decider.filter(parsedRequest(decider, 2000), ['a', 'b', 'c', 'plain']), {
     feasible: ['c'],
-    failed: { b: `node b: ${uuid(1)} has 1500 MiB of cotenant.io/gpu-memory free, but 2000 MiB are requested` },
+    failed: {
+      b: `node b: ${uuid(1)} has 1500 MiB of cotenant.io/gpu-memory free, but 2000 MiB are requested (it lacks 500 MiB)`,
+    },
     unresolvable: {
-      a: `node a: ${uuid(0)} has 1000 MiB of cotenant.io/gpu-memory, but 2000 MiB are requested`,
+      a: `node a: ${uuid(0)} has 1000 MiB of cotenant.io/gpu-memory, but 2000 MiB are requested (it lacks 1000 MiB)`,
       plain: 'node plain: the node shares no GPU (it has no annotation cotenant.io/gpus)',
     },
   });
@@ -42,7 +44,7 @@ test('only the three nearest nodes get numbers, the others a summary to be count
   const texts = new Map<string, number>();
   for (const text of Object.values(failed)) texts.set(text, (texts.get(text) ?? 0) + 1);
   const missing = (node: string, gpu: number, left: number) =>
-    `node ${node}: ${uuid(gpu)} has ${left} MiB of cotenant.io/gpu-memory free, but 600 MiB are requested`;
+    `node ${node}: ${uuid(gpu)} has ${left} MiB of cotenant.io/gpu-memory free, but 600 MiB are requested (it lacks ${600 - left} MiB)`;
   t.deepEqual(
     [...texts].sort(([a], [b]) => (a < b ? -1 : 1)),
     [

@@ -38,7 +38,7 @@ test('pods are placed one after the other, and the rest is counted by node', (t)
       placed: [],
       more: 0,
       moreOn: [],
-      nearest: `node b: ${uuid(1)} has 1200 MiB of cotenant.io/gpu-memory free, but 1300 MiB are requested`,
+      nearest: `node b: ${uuid(1)} has 1200 MiB of cotenant.io/gpu-memory free, but 1300 MiB are requested (it lacks 100 MiB)`,
     },
   ]);
   t.is(allocations.pods, 1, 'the allocations are as they were');
@@ -53,7 +53,10 @@ test('pods that do not all fit say why the first of the others does not', (t) =>
     ...fitPods([{ request, replicas: 1, nodes: [] }], allocations, 'binpack'),
   ];
   t.like(all, { placed: { length: 2 }, more: 0, moreOn: [] });
-  t.regex(all?.nearest ?? '', /^node a: .* has 400 MiB of cotenant.io\/gpu-memory free, but 600 MiB are requested/);
+  t.regex(
+    all?.nearest ?? '',
+    /^node a: .* has 400 MiB of cotenant.io\/gpu-memory free, but 600 MiB are requested \(it lacks 200 MiB\)/,
+  );
   t.like(one, { placed: [{ node: 'b' }], more: 0 });
   t.deepEqual(none, { placed: [], more: 0, moreOn: [], nearest: 'no node that may take it shares GPUs' });
 });

@@ -292,7 +292,7 @@ test('requests that cannot be granted are refused with the obstacle', async (t) 
   };
   t.regex(
     await refusal('--gpu-memory', '100Gi'),
-    /has 14940 MiB of cotenant.io\/gpu-memory, but 102400 MiB are requested/,
+    /has 14940 MiB of cotenant.io\/gpu-memory, but 102400 MiB are requested \(it lacks 87460 MiB\)/,
   );
   t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /one GPU can be used, but 2 are requested/);
   t.regex(await refusal('--gpu-memory', '1000'), /whole number of MiB/);
@@ -303,7 +303,7 @@ test('requests that cannot be granted are refused with the obstacle', async (t) 
   await tell(holder, 'init');
   t.regex(
     await refusal('--gpu-memory', '1Gi'),
-    /has 604 MiB of cotenant.io\/gpu-memory free, but 1024 MiB are requested/,
+    /has 604 MiB of cotenant.io\/gpu-memory free, but 1024 MiB are requested \(it lacks 420 MiB\)/,
   );
 });
 
