@@ -350,7 +350,10 @@ test('what would fit follows from the allocations, and nothing is reserved for i
   t.deepEqual(await running.call('fits', { pod }), answer);
   const { body } = await running.call('fits', { pod, replicas: 3, nodes: ['b'] });
   t.like(body, { more: 0, placed: [{ node: 'b' }] });
-  t.regex(String(body.nearest), /^node b: .* has 100 MiB of cotenant.io\/gpu-memory free, but 600 MiB are requested \(it lacks 500 MiB\)/);
+  t.regex(
+    String(body.nearest),
+    /^node b: .* has 100 MiB of cotenant.io\/gpu-memory free, but 600 MiB are requested \(it lacks 500 MiB\)/,
+  );
   for (const [wrong, status, says] of [
     [{ replicas: 1 }, 400, /pod is missing/],
     [{ pod, replicas: 1001 }, 400, /replicas: want a whole number from 1 to 1000/],
