@@ -11,7 +11,16 @@ import {
   VariableRefresh,
   VariableSort,
 } from '@grafana/grafana-foundation-sdk/dashboard';
-import { BOARD_UIDS, type BoardKey, DATASOURCE, type Link, ofTarget, type Panel, prometheus } from './builders.ts';
+import {
+  BOARD_UIDS,
+  type BoardKey,
+  DATASOURCE,
+  type Link,
+  ofAgents,
+  ofTarget,
+  type Panel,
+  prometheus,
+} from './builders.ts';
 import { select } from './lib/metrics.ts';
 
 // Of Grafana 10.3. Newer versions migrate it; older ones cannot read newer schemas.
@@ -119,7 +128,7 @@ const EVICTIONS = marks(
 );
 const RESTARTS = marks(
   { name: 'Agent restarts', color: 'blue', title: 'agent of {{instance}} started', text: 'counters begin at 0' },
-  `max by (instance) (${ofTarget('process_start_time_seconds')}) * 1000`,
+  `max by (instance) (${ofAgents('process_start_time_seconds')}) * 1000`,
 ).useValueForTime(true);
 const DRIVERS = (offset: string) =>
   `count by (instance, driver_version) (${ofTarget('cotenant_device_info')}${offset})`;

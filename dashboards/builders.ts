@@ -24,6 +24,7 @@ import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/sta
 import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 
 export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder | RowBuilder;
@@ -36,6 +37,9 @@ export const GPU_LEGEND = '{{instance}} GPU {{gpu}}';
 
 /** A metric of the chosen nodes. */
 export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
+/** A metric that other targets of a Prometheus have, too, of the agents on the chosen nodes. */
+export const ofAgents = (metric: MetricName): string =>
+  select(metric, 'job=~"$job"', 'instance=~"$instance"', `job="${CONFIGURATION.job}"`);
 /** A metric of the chosen GPUs on the chosen nodes. */
 export const ofGpus = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"');
@@ -143,19 +147,20 @@ export const ORANGE_FROM_ONE: readonly Step[] = [
   [1, 'orange'],
 ];
 
-/** The first row of a board: as many values as there are, beside each other. */
+/** The top of a board: four values beside each other, so that their titles fit at 1280 px. */
 export const answers = (...list: readonly Answer[]): readonly Panel[] =>
   list.map(({ title, is, expr, unit = 'none', steps: list_ = [[null, 'text']], texts, named }) => {
     const panel = new StatBuilder()
       .title(title)
       .description(is)
       .datasource(DATASOURCE)
-      .span(24 / list.length)
-      .height(4)
+      .span(list.length % 4 === 0 ? 6 : 8)
+      .height(3)
       .unit(unit)
       .thresholds(steps(...list_))
       .graphMode(common.BigValueGraphMode.None)
       .reduceOptions(new common.ReduceDataOptionsBuilder().calcs(['lastNotNull']));
+    if (unit === 'none') panel.decimals(0);
     if (texts) panel.mappings([mapping(texts)]);
     if (named !== undefined) panel.textMode(common.BigValueTextMode.Name);
     return withLast(panel, expr, named ?? '');
@@ -175,7 +180,7 @@ export function graph(title: string, description: string, look: Look, ...queries
     .description(description)
     .datasource(DATASOURCE)
     .span(look.span)
-    .height(8)
+    .height(9)
     .legend(
       new VizLegendOptionsBuilder()
         .showLegend(true)
@@ -187,6 +192,8 @@ export function graph(title: string, description: string, look: Look, ...queries
     .unit(look.unit);
   if (look.links) panel.dataLinks([...look.links]);
   if (look.as !== 'any range') panel.min(0);
+  // Nothing at all is a line at the bottom of 0 to 1, and not of 0 to 100.
+  if (look.unit === 'short' || look.unit === 'percentunit') panel.axisSoftMax(1);
   if (look.as === 'bars') panel.drawStyle(common.GraphDrawStyle.Bars).fillOpacity(80);
   if (look.as === 'stack')
     panel.fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
@@ -205,7 +212,7 @@ export function timeline(
     .description(description)
     .datasource(DATASOURCE)
     .span(12)
-    .height(8)
+    .height(9)
     .showValue(VisibilityMode.Never)
     .mappings([mapping(texts)]);
   return withQueries(panel, queries);
@@ -218,7 +225,7 @@ export function histogram(title: string, description: string, expr: string): His
     .description(description)
     .datasource(DATASOURCE)
     .span(12)
-    .height(8)
+    .height(9)
     .unit('none')
     .bucketSize(1)
     .combine(true);
@@ -266,6 +273,9 @@ export const rowLinks = {
   ],
 } satisfies Readonly<Record<string, ColumnLink>>;
 
+/** In pixels: the name of a pod of a Deployment. */
+const POD_WIDTH = 190;
+
 /** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
   title: string,
@@ -282,10 +292,16 @@ export function table(
     .height(9)
     .unit('short')
     .noValue('-')
+    .minWidth(60)
     .filterable(true);
   for (const [index, [, expr]] of columns.entries())
     panel.withTarget(prometheus(expr, '').refId(refIdOf(index)).instant().format(PromQueryFormat.Table));
   for (const [name, , unit] of columns) if (unit !== undefined) panel.overrideByName(name, [property('unit', unit)]);
+  // Without a unit of their own, numbers such as an index or a PID would get that of the values.
+  for (const title of Object.values(labels)) {
+    const wide = title === 'Pod' ? [property('custom.width', POD_WIDTH)] : [];
+    panel.overrideByName(title, [property('unit', 'string'), ...wide]);
+  }
   for (const [name, link] of links) panel.overrideByName(name, [property('links', [link.build()])]);
   const names = columns.map(([name], index) => [`Value #${refIdOf(index)}`, name] as const);
   const hidden = names.filter(([, name]) => name === '').map(([value]) => [value, true]);

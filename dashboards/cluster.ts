@@ -118,7 +118,7 @@ const OFFENDERS: readonly Panel[] = [
     CONTAINER_LABELS,
     rowLinks.pod,
   )
-    .span(8)
+    .span(12)
     .height(8),
   table(
     'Closest to their memory limit',
@@ -127,18 +127,8 @@ const OFFENDERS: readonly Panel[] = [
     CONTAINER_LABELS,
     rowLinks.pod,
   )
-    .span(8)
+    .span(12)
     .height(8),
-  table(
-    'GPUs with faults',
-    'GPUs that are lost or need a reset, and why. Normal: empty. The runbook of CotenantGpuUnhealthy says what to do.',
-    [['', `max by (instance, gpu, reason) (${ofTarget('cotenant_device_unhealthy_reason')})`]],
-    { instance: 'Node', gpu: 'GPU', reason: 'Reason' },
-    rowLinks.node,
-  )
-    .span(8)
-    .height(8)
-    .noValue('none'),
 ];
 
 const UTILIZATION: readonly Panel[] = [
@@ -162,14 +152,14 @@ const UTILIZATION: readonly Panel[] = [
   graph(
     'Granted but unused',
     'Memory that was granted to containers of each namespace and is not used; it is not available to others. The board of the namespace proposes smaller grants.',
-    { span: 8, unit: 'bytes', links: [toNamespace] },
+    { span: 6, unit: 'bytes', links: [toNamespace] },
     [top(8, `sum by (namespace) (clamp_min(${LIMIT} - ${USED}, 0))`), '{{namespace}}'],
   ),
   histogram(
     'Containers per GPU',
     'Number of GPUs and MIG instances by the number of containers on them. Many with 0 while others have many: look at the placement policy.',
     among(USABLE, ofTarget('cotenant_device_containers')),
-  ).span(8),
+  ).span(6),
   table(
     'Most compute in 24 hours',
     'Containers that used the most compute within 24 hours, in hours of a whole GPU.',
@@ -177,8 +167,8 @@ const UTILIZATION: readonly Panel[] = [
     CONTAINER_LABELS,
     rowLinks.pod,
   )
-    .span(8)
-    .height(8),
+    .span(12)
+    .height(9),
 ];
 
 const SATURATION: readonly Panel[] = [
@@ -206,16 +196,26 @@ const SATURATION: readonly Panel[] = [
 
 const ERRORS: readonly Panel[] = [
   row('Errors: what is wrong'),
+  table(
+    'GPUs with faults',
+    'GPUs that are lost or need a reset, and why. Normal: empty. The runbook of CotenantGpuUnhealthy says what to do.',
+    [['', `max by (instance, gpu, reason) (${ofTarget('cotenant_device_unhealthy_reason')})`]],
+    { instance: 'Node', gpu: 'GPU', reason: 'Reason' },
+    rowLinks.node,
+  )
+    .span(6)
+    .height(9)
+    .noValue('none'),
   graph(
     'Denied allocations by namespace',
     'Memory allocations that were denied because of the grant, per step. Normal: 0, or single ones of frameworks that probe. Many: a grant is too small.',
-    { span: 8, unit: 'short', as: 'bars', links: [toNamespace] },
+    { span: 6, unit: 'short', as: 'bars', links: [toNamespace] },
     [top(8, DENIED), '{{namespace}}'],
   ).decimals(0),
   graph(
     'GPU errors by node',
     'Xids and uncorrectable memory errors per step, of the nodes with the most. Normal: 0. The board of the node names the codes, the runbook what they require.',
-    { span: 8, unit: 'short', as: 'bars', links: [toNode] },
+    { span: 6, unit: 'short', as: 'bars', links: [toNode] },
     [
       top(8, `sum by (instance) (increase(${ofTarget('cotenant_device_xid_errors_total')}[$__rate_interval]))`),
       '{{instance}}',
@@ -224,7 +224,7 @@ const ERRORS: readonly Panel[] = [
   graph(
     'Decisions of the agents',
     'Stops that were decided, reported only, refused or made by evicting the pod, per step. Normal: 0.',
-    { span: 8, unit: 'short', as: 'bars' },
+    { span: 6, unit: 'short', as: 'bars' },
     [
       `sum by (decision) (increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval]))`,
       '{{decision}}',

@@ -32,6 +32,8 @@ const rate = (counter: MetricName): string => max(`rate(${of(counter)}[$__rate_i
 const increase = (counter: MetricName, within: string): string => `sum(increase(${of(counter)}[${within}]))`;
 const LIMIT = `(${of('cotenant_container_memory_limit_bytes')} > 0)`;
 const ON_ITS_GPUS = `and on (job, instance, gpu_uuid) ${of('cotenant_container_info')}`;
+/** An idle GPU lowers its clocks, which is no news. */
+const LOWERED = select('cotenant_device_throttle_reason', ...TARGET, 'reason!="idle"');
 const LAST_STOP = of('cotenant_container_last_kill_timestamp_seconds');
 const NEAR: readonly Step[] = [
   [null, 'green'],
@@ -104,15 +106,15 @@ const SLOW: readonly Panel[] = [
     'Compute and its grant',
     'Fraction of a GPU that its kernels used, and its compute grant. At the grant: it needs a larger one. Below it and waiting: a neighbor has the GPU. Below it and not waiting: the program itself is not ready, for example it waits for data.',
     { span: 12, unit: 'percentunit' },
-    [top(5, rate('cotenant_container_sm_seconds_total')), LEGEND],
-    [top(5, each('cotenant_container_sm_limit_ratio')), `${LEGEND} granted`, line('red')],
+    [top(3, rate('cotenant_container_sm_seconds_total')), LEGEND],
+    [top(3, each('cotenant_container_sm_limit_ratio')), `${LEGEND} granted`, line('red')],
   ),
   graph(
     'Waiting and contended',
     'Time per second that launches waited for the GPU, summed over threads; and charged time in which other containers used the GPU as well. Normal: both near 0 when it has the GPU for itself.',
     { span: 12, unit: 's' },
-    [top(5, rate('cotenant_container_sm_throttled_seconds_total')), `${LEGEND} waiting`],
-    [top(5, rate('cotenant_container_sm_contended_seconds_total')), `${LEGEND} contended`],
+    [top(3, rate('cotenant_container_sm_throttled_seconds_total')), `${LEGEND} waiting`],
+    [top(3, rate('cotenant_container_sm_contended_seconds_total')), `${LEGEND} contended`],
   ),
   graph(
     'Compute of all containers on its GPUs',
@@ -120,7 +122,7 @@ const SLOW: readonly Panel[] = [
     { span: 12, unit: 'percentunit', as: 'stack', links: [toContainer] },
     [
       top(
-        8,
+        6,
         `sum by (${WHO}) (rate(${onNodes('cotenant_container_sm_seconds_total')}[$__rate_interval]) ${ON_ITS_GPUS})`,
       ),
       WHO_LEGEND,
@@ -130,23 +132,20 @@ const SLOW: readonly Panel[] = [
     'Sampled and charged compute',
     "Fraction of a GPU by the driver's samples, and by what the arbiter charged, gaps between launches included. If samples stay above the charge, some work bypasses the arbiter (CotenantComputeDrift).",
     { span: 12, unit: 'percentunit' },
-    [top(5, rate('cotenant_container_sm_seconds_total')), `${LEGEND} sampled`],
-    [top(5, rate('cotenant_container_sm_charged_seconds_total')), `${LEGEND} charged`],
+    [top(3, rate('cotenant_container_sm_seconds_total')), `${LEGEND} sampled`],
+    [top(3, rate('cotenant_container_sm_charged_seconds_total')), `${LEGEND} charged`],
   ),
   timeline(
     'Clocks lowered on its GPUs',
-    'Reasons that kept the clocks of its GPUs below their maximum. Normal: idle, power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
+    'Reasons that kept the clocks of its GPUs below their maximum. Normal: none or power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
     { 0: { text: 'no', color: 'transparent' }, 1: { text: 'lowered', color: 'orange' } },
-    [
-      top(8, `max by (instance, gpu, reason) (${onNodes('cotenant_device_throttle_reason')} ${ON_ITS_GPUS}) == 1`),
-      '{{instance}} GPU {{gpu}} {{reason}}',
-    ],
-  ),
+    [top(8, `max by (instance, gpu, reason) (${LOWERED} ${ON_ITS_GPUS}) == 1`), '{{instance}} GPU {{gpu}} {{reason}}'],
+  ).noValue('none'),
   graph(
     'Idle time',
     'Time since the last sample in which it used the GPU. Growing: the program does not launch anything.',
     { span: 12, unit: 's' },
-    [top(8, max(`time() - ${of('cotenant_container_last_active_timestamp_seconds')}`)), LEGEND],
+    [top(6, max(`time() - ${of('cotenant_container_last_active_timestamp_seconds')}`)), LEGEND],
   ),
 ];
 
@@ -155,23 +154,29 @@ const REFUSED: readonly Panel[] = [
   graph(
     'Memory and its grant',
     'Memory that the driver reports, the grant, and the peak since the start. Managed memory is in the peak, but not in what the driver reports. What does not fit under the red line is denied.',
-    { span: 8, unit: 'bytes' },
-    [top(3, each('cotenant_container_memory_used_bytes')), LEGEND],
-    [top(3, each('cotenant_container_memory_limit_bytes')), `${LEGEND} granted`, line('red')],
-    [top(3, each('cotenant_container_memory_peak_bytes')), `${LEGEND} peak`, line('text')],
-  ),
-  graph(
-    'Usage ledger',
-    'Memory in the usage ledger by kind, and memory of processes that bypass the interposer. The container can write the ledger, so it is no proof. Much "pool": a framework keeps what it freed.',
-    { span: 8, unit: 'bytes', as: 'stack' },
-    [`sum by (kind) (${of('cotenant_container_memory_ledger_bytes')})`, '{{kind}}'],
-    [`sum(${of('cotenant_container_memory_bypass_bytes')})`, 'bypass'],
+    { span: 12, unit: 'bytes' },
+    [top(2, each('cotenant_container_memory_used_bytes')), LEGEND],
+    [top(2, each('cotenant_container_memory_limit_bytes')), `${LEGEND} granted`, line('red')],
+    [top(2, each('cotenant_container_memory_peak_bytes')), `${LEGEND} peak`, line('text')],
   ),
   graph(
     'Denied allocations',
     'Memory allocations that were denied, per second. Normal: 0, or some at the start of frameworks that probe for memory.',
-    { span: 8, unit: 'short' },
-    [top(8, rate('cotenant_container_allocations_denied_total')), LEGEND],
+    { span: 12, unit: 'short' },
+    [top(6, rate('cotenant_container_allocations_denied_total')), LEGEND],
+  ),
+  graph(
+    'Usage ledger',
+    'Memory in the usage ledger by kind, and memory of processes that bypass the interposer. The container can write the ledger, so it is no proof. Much "pool": a framework keeps what it freed.',
+    { span: 12, unit: 'bytes', as: 'stack' },
+    [`sum by (kind) (${of('cotenant_container_memory_ledger_bytes')})`, '{{kind}}'],
+    [`sum(${of('cotenant_container_memory_bypass_bytes')})`, 'bypass'],
+  ),
+  timeline(
+    'Isolation over time',
+    'What enforced its memory limit: driver, interposer, agent, or none. A change to agent: a process bypasses the interposer.',
+    { 1: { text: 'enforces', color: 'blue' } },
+    [top(8, `max by (pod, container, fence) (${of('cotenant_container_info')})`), '{{pod}} {{fence}}'],
   ),
 ];
 
@@ -183,18 +188,12 @@ const STOPPED: readonly Panel[] = [
     { 0: { text: 'within', color: 'green' }, 1: { text: 'over', color: 'red' } },
     [top(5, each('cotenant_container_memory_over_limit')), '{{pod}} GPU {{gpu}} memory'],
     [top(5, each('cotenant_container_compute_over_limit')), '{{pod}} GPU {{gpu}} compute'],
-  ).span(8),
-  timeline(
-    'Isolation over time',
-    'What enforced its memory limit: driver, interposer, agent, or none. A change to agent: a process bypasses the interposer.',
-    { 1: { text: 'enforces', color: 'blue' } },
-    [top(8, `max by (pod, container, fence) (${of('cotenant_container_info')})`), '{{pod}} {{fence}}'],
-  ).span(8),
+  ),
   graph(
     'Processes',
     'Running processes of the container on the GPU. A drop to 0 at a red mark: the agent stopped it. Without a mark: the program ended by itself.',
-    { span: 8, unit: 'short' },
-    [top(8, each('cotenant_container_processes')), LEGEND],
+    { span: 12, unit: 'short' },
+    [top(6, each('cotenant_container_processes')), LEGEND],
   ).decimals(0),
   table(
     'Stops',

@@ -65,6 +65,7 @@ const STATE = answers(
     title: 'Cores allocated',
     is: 'Sum of the compute grants, in GPUs (hami_gpu_core_allocated_ratio there, in percent). Above the number of GPUs: overcommitted.',
     expr: `sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`,
+    unit: 'short',
   },
   {
     title: 'XID errors',
@@ -136,13 +137,13 @@ const CONTAINERS: readonly Panel[] = [
     'vGPU memory used',
     'hami_vgpu_memory_used_bytes there; here it is what the driver reports, not the ledger of the library.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(8, `sum by (${WHO}) (${USED})`), WHO_LEGEND],
+    [top(6, `sum by (${WHO}) (${USED})`), WHO_LEGEND],
   ),
   graph(
     'vGPU utilization',
     'hami_container_device_utilization_ratio there, in percent; here the fraction of a GPU over the rate interval.',
     { span: 12, unit: 'percentunit', links: [toContainer] },
-    [top(8, `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`), WHO_LEGEND],
+    [top(6, `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`), WHO_LEGEND],
   ),
   table(
     'vGPUs',

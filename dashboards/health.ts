@@ -5,6 +5,7 @@ import {
   GPUS,
   graph,
   ORANGE_FROM_ONE,
+  ofAgents,
   ofTarget,
   type Panel,
   RED_FROM_ONE,
@@ -30,6 +31,7 @@ const WEBHOOKS = control('up', `job="${CONFIGURATION.webhookJob}"`);
 const FAILED_REVIEWS = control('cotenant_webhook_reviews_total', 'outcome=~"internal|overloaded"');
 const NOT_AFTER = control('cotenant_webhook_certificate_not_after_timestamp_seconds');
 const AGE = `time() - max by (instance, collector) (${ofTarget('cotenant_exporter_collector_last_success_timestamp_seconds')})`;
+const NVML_ERRORS = select('cotenant_exporter_nvml_errors_total', 'job=~"$job"', 'instance=~"$instance"', 'code!="3"');
 const AGES = [
   [null, 'green'],
   [CONFIGURATION.collectorStale.seconds, 'red'],
@@ -40,7 +42,7 @@ const STATE = answers(
   {
     title: 'Agents down',
     is: 'Nodes whose agent cannot read its GPUs or does not answer. Normal: 0. There nothing is monitored or stopped; see the table below.',
-    expr: `count(${ofTarget('up')}) - sum(${ofTarget('cotenant_up')})`,
+    expr: `count(${ofAgents('up')} unless on (job, instance) (${ofTarget('cotenant_up')} == 1)) or vector(0)`,
     steps: RED_FROM_ONE,
   },
   {
@@ -128,7 +130,7 @@ const SCHEDULER: readonly Panel[] = [
     'Calls per second that did not succeed, by outcome. "refused": no node fits, or this replica does not lead. "failed": the API server or a fault; normal: 0.',
     { span: 8, unit: 'short' },
     [
-      top(8, `sum by (verb, outcome) (${controlRate('cotenant_scheduler_decisions_total', 'outcome!="ok"')})`),
+      top(6, `sum by (verb, outcome) (${controlRate('cotenant_scheduler_decisions_total', 'outcome!="ok"')})`),
       '{{verb}} {{outcome}}',
     ],
     [`sum(${controlRate('cotenant_scheduler_decisions_total', 'outcome="ok"')})`, 'ok'],
@@ -184,17 +186,14 @@ const AGENTS: readonly Panel[] = [
     'Age of metrics',
     'Time since the last success of each collector, of the oldest. Normal: some seconds. Old: the sampler hangs, or the driver does not answer.',
     { span: 8, unit: 's', links: [toNode] },
-    [top(8, AGE), '{{instance}} {{collector}}'],
+    [top(6, AGE), '{{instance}} {{collector}}'],
   ).thresholds(steps(...AGES)),
   graph(
     'NVML errors',
-    'Failed NVML calls per second, of those that fail the most. Code 3 (the GPU has no such reading) is no fault; 4 is a missing right; 15 and 16 a lost GPU.',
-    { span: 8, unit: 'short', links: [toNode] },
-    [
-      top(6, `sum by (instance, call, code) (${rate('cotenant_exporter_nvml_errors_total')})`),
-      '{{instance}} {{call}} {{code}}',
-    ],
-  ),
+    'Failed NVML calls per second, of those that fail the most, without code 3 (the GPU has no such reading). Code 4 is a missing right; 15 and 16 a lost GPU. Normal: none.',
+    { span: 8, unit: 'short' },
+    [top(4, `sum by (call, code) (rate(${NVML_ERRORS}[$__rate_interval])) > 0`), '{{call}} {{code}}'],
+  ).noValue('none'),
   graph(
     'Attribution failures',
     'Processes that could not be attributed to a container, per second, by reason. Each counts in every sample. "host" is normal where the host itself uses GPUs.',
@@ -230,28 +229,28 @@ const COST: readonly Panel[] = [
     'Memory',
     'Resident memory of the largest agents without their samplers, and of webhook and scheduler. Normal: below 150 MiB, and not growing for days.',
     { span: 6, unit: 'bytes', links: [toNode] },
-    [top(6, `max by (instance) (${ofTarget('process_resident_memory_bytes')})`), '{{instance}}'],
+    [top(4, `max by (instance) (${ofAgents('process_resident_memory_bytes')})`), '{{instance}}'],
     [`max by (job) (${control('process_resident_memory_bytes', jobs)})`, '{{job}}'],
   ),
   graph(
     'Processor time',
     'Processors that the busiest agents use, and webhook and scheduler. Normal: below 0.1.',
     { span: 6, unit: 'short', links: [toNode] },
-    [top(6, `max by (instance) (${rate('process_cpu_seconds_total')})`), '{{instance}}'],
+    [top(4, `max by (instance) (rate(${ofAgents('process_cpu_seconds_total')}[$__rate_interval]))`), '{{instance}}'],
     [`max by (job) (${controlRate('process_cpu_seconds_total', jobs)})`, '{{job}}'],
   ),
   graph(
     'Event loop',
     'Longest iteration of the event loop between two pages, of the slowest agents, and of webhook and scheduler. During it the process neither answers nor enforces. Normal: below 100 ms.',
     { span: 6, unit: 's', links: [toNode] },
-    [top(6, `max by (instance) (${ofTarget('nodejs_eventloop_lag_max_seconds')})`), '{{instance}}'],
+    [top(4, `max by (instance) (${ofAgents('nodejs_eventloop_lag_max_seconds')})`), '{{instance}}'],
     [`max by (job) (${control('nodejs_eventloop_lag_max_seconds', jobs)})`, '{{job}}'],
   ),
   graph(
     'Pages',
     'Series of the largest scrapes, and series dropped from full pages. Dropped series: normal 0.',
     { span: 6, unit: 'short', links: [toNode] },
-    [top(6, `max by (instance) (${ofTarget('scrape_samples_scraped')})`), '{{instance}}'],
+    [top(4, `max by (instance) (${ofAgents('scrape_samples_scraped')})`), '{{instance}}'],
     [`sum(${increase('cotenant_exporter_series_dropped_total')})`, 'dropped'],
   ),
   table(
@@ -262,7 +261,7 @@ const COST: readonly Panel[] = [
       ['GPUs', `count by (instance) (${GPUS})`],
       ['Page', `max by (instance) (${ofTarget('cotenant_exporter_render_duration_seconds')})`, 's'],
       ['Collector', `max by (instance) (${ofTarget('cotenant_exporter_collector_duration_seconds')})`, 's'],
-      ['Heap', `max by (instance) (${ofTarget('nodejs_heap_size_used_bytes')})`, 'bytes'],
+      ['Heap', `max by (instance) (${ofAgents('nodejs_heap_size_used_bytes')})`, 'bytes'],
       ['', `max by (instance, enforcement) (${ofTarget('cotenant_enforcement_mode')} == 1)`],
       ['', `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})`],
     ],

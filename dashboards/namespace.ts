@@ -12,7 +12,6 @@ import {
   toContainer,
   top,
   WHO,
-  WHO_LEGEND,
 } from './builders.ts';
 import { stopsWithin } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
@@ -26,6 +25,7 @@ const USED = of('cotenant_container_memory_used_bytes');
 const COMPUTE = rate('cotenant_container_sm_seconds_total');
 const COMPUTE_LIMIT = of('cotenant_container_sm_limit_ratio');
 const DENIED = `increase(${of('cotenant_container_allocations_denied_total')}[$__rate_interval])`;
+const SHORT = '{{pod}} {{container}}';
 const LABELS = { namespace: 'Namespace', pod: 'Pod', container: 'Container' };
 
 const STATE = answers(
@@ -45,8 +45,9 @@ const STATE = answers(
     title: 'Compute granted',
     is: 'Sum of the compute grants, in GPUs.',
     expr: `sum(${COMPUTE_LIMIT}) or vector(0)`,
+    unit: 'short',
   },
-  { title: 'Compute used', is: 'Compute that kernels used, in GPUs.', expr: `sum(${COMPUTE})` },
+  { title: 'Compute used', is: 'Compute that kernels used, in GPUs.', expr: `sum(${COMPUTE})`, unit: 'short' },
   {
     title: 'Idle',
     is: 'Containers with a grant that ran no kernel within an hour. Normal: 0. Give their GPU back.',
@@ -89,21 +90,21 @@ const UTILIZATION: readonly Panel[] = [
     'Memory by container',
     'Memory of the largest containers as the driver reports it, stacked. Line: sum of the grants. The gap is wasted: no other container can have it.',
     { span: 12, unit: 'bytes', as: 'stack', links: [toContainer] },
-    [top(8, by(USED)), WHO_LEGEND],
+    [top(6, by(USED)), SHORT],
     [`sum(${LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Compute by container',
     'Compute of the containers with the most, in GPUs, stacked. Line: sum of the compute grants.',
     { span: 12, unit: 'short', as: 'stack', links: [toContainer] },
-    [top(8, by(COMPUTE)), WHO_LEGEND],
+    [top(6, by(COMPUTE)), SHORT],
     [`sum(${COMPUTE_LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Granted but unused',
     'Memory that was granted and is not used, of the containers with the most.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(8, by(`clamp_min(${LIMIT} - ${USED}, 0)`)), WHO_LEGEND],
+    [top(6, by(`clamp_min(${LIMIT} - ${USED}, 0)`)), SHORT],
   ),
   table(
     'Most compute in 24 hours',
@@ -113,7 +114,7 @@ const UTILIZATION: readonly Panel[] = [
     rowLinks.pod,
   )
     .span(12)
-    .height(8),
+    .height(9),
 ];
 
 const REFUSED: readonly Panel[] = [
@@ -122,22 +123,19 @@ const REFUSED: readonly Panel[] = [
     'Denied allocations',
     'Memory allocations that were denied because of the grant, per step, of the containers with the most. Normal: 0. Many: the grant is too small.',
     { span: 8, unit: 'short', as: 'bars', links: [toContainer] },
-    [top(6, by(DENIED)), '{{pod}} {{container}}'],
+    [top(4, by(DENIED)), SHORT],
   ).decimals(0),
   graph(
     'Waiting for a GPU',
     'Seconds per second that launches waited, summed over threads, of the containers that waited the most. Normal: below 0.5.',
     { span: 8, unit: 's', links: [toContainer] },
-    [top(6, by(rate('cotenant_container_sm_throttled_seconds_total'))), '{{pod}} {{container}}'],
+    [top(4, by(rate('cotenant_container_sm_throttled_seconds_total'))), SHORT],
   ),
   graph(
     'Time over limit',
     'Time over the memory grant and the tolerance, per step, of the containers with the most. Normal: 0. The agent stops what stays over.',
     { span: 8, unit: 's', as: 'bars', links: [toContainer] },
-    [
-      top(6, by(`increase(${of('cotenant_container_memory_over_limit_seconds_total')}[$__rate_interval])`)),
-      '{{pod}} {{container}}',
-    ],
+    [top(4, by(`increase(${of('cotenant_container_memory_over_limit_seconds_total')}[$__rate_interval])`)), SHORT],
   ),
 ];
 

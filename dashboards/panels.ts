@@ -41,6 +41,14 @@ const LIMIT = `${ofGpus('cotenant_container_memory_limit_bytes')} > 0`;
 const ofSm = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', 'domain="sm"');
 const SM_CLOCK = `max by (instance, gpu) (${ofSm('cotenant_device_clock_hertz')})`;
+/** An idle GPU lowers its clocks, which is no news. */
+const THROTTLED = select(
+  'cotenant_device_throttle_reason',
+  'job=~"$job"',
+  'instance=~"$instance"',
+  'gpu=~"$gpu"',
+  'reason!="idle"',
+);
 const ON_GPUS = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
 const increase = (counter: string): string => `increase(${counter}[$__rate_interval])`;
 const byContainer = (expr: string): string => `sum by (${WHO}) (${expr})`;
@@ -121,8 +129,8 @@ const EACH_GPU: readonly Panel[] = [
   graph(
     'Memory by container',
     'Memory of the largest containers as the driver reports it, stacked. "no grant": containers without a grant. "unattributed": memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPU. Normal: below the grants.',
-    { span: 8, unit: 'bytes', as: 'stack', links: [toContainer] },
-    [top(6, byContainer(USED)), SHORT_WHO],
+    { span: 9, unit: 'bytes', as: 'stack', links: [toContainer] },
+    [top(4, byContainer(USED)), SHORT_WHO],
     [`sum(${ofGpus('cotenant_foreign_memory_used_bytes')})`, 'no grant', [color('red')]],
     [
       `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`,
@@ -135,8 +143,8 @@ const EACH_GPU: readonly Panel[] = [
   graph(
     'Compute by container',
     'Fraction of the GPU that the kernels of each container used, of those with the most, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
-    { span: 8, unit: 'percentunit', as: 'stack', links: [toContainer] },
-    [top(7, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
+    { span: 9, unit: 'percentunit', as: 'stack', links: [toContainer] },
+    [top(4, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
     [`sum(${rate('cotenant_foreign_sm_seconds_total')})`, 'no grant', [color('red')]],
     [`sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`, 'granted', line('orange')],
   ),
@@ -144,7 +152,7 @@ const EACH_GPU: readonly Panel[] = [
   graph(
     'Utilization and activity',
     'Utilization: a kernel ran, however small. The others are hardware counters (Hopper and later, if the agent may read them): SMs with a block, resident warps, tensor cores, memory, FP32. High utilization with low activity: the kernels are too small for the GPU.',
-    { span: 8, unit: 'percentunit' },
+    { span: 6, unit: 'percentunit' },
     [`max(${ofGpus('cotenant_device_utilization_ratio')})`, 'utilization', line('text')],
     [`max(${ofGpus('cotenant_device_memory_busy_ratio')})`, 'memory busy'],
     [`max(${ofGpus('cotenant_device_encoder_utilization_ratio')})`, 'encoder'],
@@ -164,7 +172,7 @@ const SATURATION: readonly Panel[] = [
     'Memory relative to limit',
     'Used memory relative to the grant, of the containers closest to it. From 95 % allocations may be denied; above 100 % the agent stops the container.',
     { span: 12, unit: 'percentunit', links: [toContainer] },
-    [top(8, `max by (${WHO}) (${USED} / (${LIMIT}))`), SHORT_WHO],
+    [top(6, `max by (${WHO}) (${USED} / (${LIMIT}))`), SHORT_WHO],
   )
     .thresholds(steps([null, 'green'], [CONFIGURATION.nearLimit.ratio, 'orange'], [1, 'red']))
     .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.Line)),
@@ -172,7 +180,7 @@ const SATURATION: readonly Panel[] = [
     'Waiting for a GPU',
     'Time per second that launches of each container waited, summed over its threads, of those that waited the most. Normal: below 0.5 s. Compare with "Compute by container" to see which neighbor has the GPU.',
     { span: 12, unit: 's', links: [toContainer] },
-    [top(8, byContainer(rate('cotenant_container_sm_throttled_seconds_total'))), SHORT_WHO],
+    [top(6, byContainer(rate('cotenant_container_sm_throttled_seconds_total'))), SHORT_WHO],
   ),
 ];
 
@@ -183,8 +191,13 @@ const ERRORS: readonly Panel[] = [
     'Xids',
     'Xid errors per step, of the codes with the most. Normal: none. The runbook says which of them require a reset of the GPU.',
     { span: 8, unit: 'short', as: 'bars' },
-    [top(8, increase(ofGpus('cotenant_device_xid_errors_total'))), `${GPU_LEGEND} Xid {{xid}}`],
-  ).decimals(0),
+    [
+      top(4, `sum by (instance, gpu, xid) (${increase(ofGpus('cotenant_device_xid_errors_total'))}) > 0`),
+      `${GPU_LEGEND} Xid {{xid}}`,
+    ],
+  )
+    .decimals(0)
+    .noValue('none'),
   graph(
     'Memory errors',
     'ECC errors per step, and memory rows remapped or pages retired because of them, summed over the chosen GPUs. Normal: no uncorrected ones. The runbook of CotenantEccUncorrected says what to do.',
@@ -195,9 +208,9 @@ const ERRORS: readonly Panel[] = [
   ).decimals(0),
   timeline(
     'Throttle reasons',
-    'Reasons that kept the clocks below their maximum, by GPU. Normal: idle and power_cap only.',
+    'Reasons that kept the clocks below their maximum, by GPU. Normal: none or power_cap.',
     { 0: { text: 'no', color: 'transparent' }, 1: { text: 'throttled', color: 'orange' } },
-    [top(8, `${ofGpus('cotenant_device_throttle_reason')} == 1`), `${GPU_LEGEND} {{reason}}`],
+    [top(8, `${THROTTLED} == 1`), `${GPU_LEGEND} {{reason}}`],
   ).span(8),
   // Only containers over their limit or with bypass have a row, so the panel is normally empty.
   timeline(
@@ -238,33 +251,33 @@ const HARDWARE: readonly Panel[] = [
     'Power',
     'Power draw of the GPUs with the most, and the largest limit. Normal: at the limit under load.',
     { span: 8, unit: 'watt' },
-    [top(8, ofGpus('cotenant_device_power_watts')), GPU_LEGEND],
+    [top(6, ofGpus('cotenant_device_power_watts')), GPU_LEGEND],
     [`max(${ofGpus('cotenant_device_power_limit_watts')})`, 'limit', line('red')],
   ),
   graph(
     'Temperature',
     'Temperature of the hottest sensors. Normal: below 85 °C. Above, "Throttle reasons" shows whether the clocks are lowered.',
     { span: 8, unit: 'celsius', as: 'any range' },
-    [top(8, ofGpus('cotenant_device_temperature_celsius')), `${GPU_LEGEND} {{sensor}}`],
+    [top(6, ofGpus('cotenant_device_temperature_celsius')), `${GPU_LEGEND} {{sensor}}`],
   ),
   graph(
     'Clocks',
     'SM clocks of the GPUs, the slowest, and the largest maximum. Far below the maximum under load: the GPU is throttled.',
     { span: 8, unit: 'hertz' },
-    [`(${SM_CLOCK}) and bottomk(8, min_over_time((${SM_CLOCK})[$__range:$__interval] @ end()))`, GPU_LEGEND],
+    [`(${SM_CLOCK}) and bottomk(6, min_over_time((${SM_CLOCK})[$__range:$__interval] @ end()))`, GPU_LEGEND],
     [`max(${ofSm('cotenant_device_max_clock_hertz')})`, 'maximum', line('text')],
   ),
   graph(
     'Links',
     'Bytes per second over PCIe and NVLink, summed over the chosen GPUs that count them. PCIe at its maximum: programs wait for copies, not for the GPU.',
-    { span: 8, unit: 'Bps' },
+    { span: 6, unit: 'Bps' },
     [`sum(${rate('cotenant_device_pcie_receive_bytes_total')})`, 'PCIe received'],
     [`sum(${rate('cotenant_device_pcie_transmit_bytes_total')})`, 'PCIe sent'],
     [`sum(${rate('cotenant_device_nvlink_receive_bytes_total')})`, 'NVLink received'],
     [`sum(${rate('cotenant_device_nvlink_transmit_bytes_total')})`, 'NVLink sent'],
   ),
-  graph('Energy', 'Energy per step, of the GPUs that used the most.', { span: 8, unit: 'joule', as: 'bars' }, [
-    top(8, increase(ofGpus('cotenant_device_energy_joules_total'))),
+  graph('Energy', 'Energy per step, of the GPUs that used the most.', { span: 6, unit: 'joule', as: 'bars' }, [
+    top(4, increase(ofGpus('cotenant_device_energy_joules_total'))),
     GPU_LEGEND,
   ]),
   instances(),
@@ -284,10 +297,11 @@ function instances(): Panel {
       ['Used', ofInstance('cotenant_device_memory_used_bytes'), 'bytes'],
       ['Containers', ofInstance('cotenant_device_containers')],
     ],
-    { instance: 'Node', parent_gpu: 'GPU', gpu: 'GPU', profile: 'Profile', gpu_instance_id: 'Instance' },
+    { instance: 'Node', parent_gpu: 'GPU', gpu: 'Index', profile: 'Profile', gpu_instance_id: 'Instance' },
   )
-    .span(8)
-    .height(8);
+    .noValue('none')
+    .span(12)
+    .height(9);
 }
 
 const OWN_LABELS = { instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod' };
@@ -327,7 +341,8 @@ const PROCESSES: readonly Panel[] = [
       ['Used', inRow(ofGpus('cotenant_process_memory_used_bytes'), 'pid', 'process'), 'bytes'],
       ['Compute', inRow(ofGpus('cotenant_process_sm_utilization_ratio'), 'pid', 'process'), 'percentunit'],
     ],
-    { ...OWN_LABELS, pid: 'PID', process: 'Process' },
+    { ...OWN_LABELS, container: 'Container', pid: 'PID', process: 'Process' },
+    rowLinks.pod,
   ),
 ];
 

@@ -107,7 +107,7 @@ const LAYERS: Layer[] = [
   },
   {
     name: 'integration',
-    prepare: [make, [...make, 'tests'], [...make, 'bench']],
+    prepare: [make, [...make, 'tests'], [...make, 'bench'], ['node', 'test/boards/bundle.ts']],
     concurrency: FILES_AT_ONCE,
     alone: ['enforcement/hostile-tenants', 'grants/compute'].map((name) => `test/integration/agent/${name}.test.ts`),
     budgetMinutes: 5,

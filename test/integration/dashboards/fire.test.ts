@@ -224,6 +224,10 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
     t.regex(page, new RegExp(`^cotenant_${name}\\{`, 'm'));
   t.true(boardQuestions().length > 100, String(boardQuestions().length));
   const until = performance.now() + 70_000;
+  // What is shown only while it grows: an Xid that was counted before.
+  node.control('xid', '0', '31');
+  const xids = setInterval(() => node.control('xid', '0', '31'), 3000);
+  t.teardown(() => clearInterval(xids));
   const ask = silentOf(prometheus, `${page}\n# TYPE cotenant_nothing gauge\n`);
   // What is looked at in steps of a minute has an answer once a minute began.
   const silent = await eventually(

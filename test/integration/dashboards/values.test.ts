@@ -133,6 +133,8 @@ const agents: readonly InputSeries[] = [
     stands('up', { instance }, 1),
     stands('cotenant_up', { instance }, instance === 'node-a' ? 1 : 0),
   ]),
+  // Something else that the same Prometheus scrapes.
+  stands('up', { job: 'other', instance: 'node-a' }, 0),
   stands('cotenant_enforcement_mode', { enforcement: 'enforce' }, 1),
   grows('cotenant_exporter_samplers_abandoned_total', {}, 0),
 ];
@@ -307,6 +309,7 @@ const FAULTS: readonly (readonly [where: string, from: string | RegExp, to: stri
   ['cluster: Containers per GPU', ', mig_mode!="enabled"', ''],
   ['cluster: Nodes B', ', mig_mode!=""', ''],
   ['cluster: Nodes D', ', mig_mode="disabled"', ''],
+  ['health: Agents down', ', job="cotenant"', ''],
   ['health: Nodes B', ', mig_mode!=""', ''],
 ];
 

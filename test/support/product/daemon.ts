@@ -19,6 +19,8 @@ export const EXTENDER_ENV = {
 export type Daemon = {
   readonly child: ChildProcess;
   readonly url: string;
+  /** Where its health and its metrics are. */
+  readonly health: string;
   readonly lines: readonly string[];
   /** From its start until /readyz answered 200. */
   readonly startedMs: number;
@@ -77,7 +79,7 @@ async function startDaemon(t: Teardown, args: readonly string[], options: Daemon
     'its address',
   );
   return {
-    ...{ child, url, lines, startedMs, stop },
+    ...{ child, url, health, lines, startedMs, stop },
     peakMib() {
       const status = readFileSync(`/proc/${child.pid}/status`, 'utf8');
       return Number(/^VmHWM:\s+(\d+) kB$/m.exec(status)?.[1]) / 1024;

@@ -46,7 +46,7 @@ const ON_TIME_RANGE_CHANGE = 2;
 const MOST_SERIES = 10;
 /** Labels of which there are few values, whatever the cluster. */
 const VALUES_OF: Readonly<Record<string, number>> = {
-  ...{ outcome: 6, route: 2, result: 4, kind: 4, verb: 4, decision: 4, severity: 2, cause: 2, reason: 6, job: 2 },
+  ...{ outcome: 6, route: 2, result: 4, kind: 4, verb: 5, decision: 4, severity: 2, cause: 2, reason: 6, job: 2 },
 };
 const { webhookJob, schedulerJob } = CONFIGURATION;
 const CONTROL_PLANE_JOBS: readonly string[] = [webhookJob, schedulerJob, `${webhookJob}|${schedulerJob}`];
