@@ -43,6 +43,7 @@ struct sim_context {
 enum sim_region_kind {
     SIM_FREE,
     SIM_LARGE,
+    SIM_FREED, /* SIM_LARGE, freed in stream order: the GPU has yet to get it back */
     SIM_SMALLS,
     SIM_MANAGED,
     SIM_CHUNK,
@@ -250,6 +251,9 @@ abi_devptr sim_region_address(const struct sim_region *region);
 /* Takes the lock. The range must be usable device memory, or host memory (then *device is false). */
 int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
 int sim_linear_free(abi_devptr pointer);
+/* Once that item of the stream's queue is complete; sim_linear_collect gives to the GPU what is so far. */
+int sim_linear_free_ordered(abi_devptr pointer, struct sim_context *context, uint32_t queue, uint64_t reached);
+void sim_linear_collect(void);
 bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 
 /* memory/host.c; takes the lock */
@@ -258,7 +262,7 @@ bool sim_is_page_locked(abi_devptr pointer);
 /* memory/pool.c */
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
-void sim_pools_trim(void); /* takes the lock; releases unused chunks, as synchronization does */
+void sim_release_unused(void); /* takes the lock; as synchronization does: unused chunks, and linear memory that was freed */
 
 /* memory/graph_memory.c: addresses of memory nodes, and the memory reserved for them; all under sim.lock */
 int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);

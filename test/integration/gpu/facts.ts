@@ -56,6 +56,8 @@ export const COMPARED: readonly string[] = [
     `rounding.pools/thresholdZero/*/${state}`,
     `rounding.pools/thresholdHigh/*/${state}`,
   ]),
+  'rounding.ordered/*/givenBackBy/eventSynchronize',
+  'rounding.ordered/*/givenBackBy/streamSynchronize',
   'residuals/ledgerFollows',
   'green/holds',
   'green/unansweredStages',

@@ -54,6 +54,33 @@ test('memory is allocated in granules: small requests share one, large ones do n
   t.is(held()?.bytes, 0, 'a context takes all that was allocated in it along');
 });
 
+test('memory freed in stream order is back once its stream was there, at a synchronization', async (t) => {
+  // NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree".
+  const node = await startNode(t, '--gpu', 't4');
+  const client = await readyClient(t, node);
+  const held = () => node.usage().clients[0]?.gpus[0];
+  for (const bytes of [512, 4 * MIB]) {
+    const taken = bytes < GRANULE ? GRANULE : bytes;
+    const at = await client.must(`alloc ${bytes}`);
+    await client.must('launch 1 30000');
+    await client.must(`pool-free ${at}`);
+    t.is(held()?.linear, taken);
+    t.not((await client.ask(`pool-free ${at}`))[0], 0, 'not twice');
+    t.not((await client.ask(`free ${at}`))[0], 0, 'nor otherwise');
+    t.is(held()?.linear, taken);
+    await client.must('sync');
+    t.is(held()?.linear, 0);
+  }
+  await client.must(`pool-free ${await client.must(`alloc ${4 * MIB}`)}`);
+  await client.must(`pool-free ${await client.must('alloc 512')}`);
+  await client.must('release 0');
+  t.is(held()?.bytes, 0, 'or with its context');
+  await client.must('context 0');
+  await client.must('sync');
+  await client.must('alloc 512');
+  t.is(held()?.linear, GRANULE);
+});
+
 test('every form of allocation is counted under its own kind and keeps its contents', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);

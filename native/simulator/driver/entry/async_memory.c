@@ -26,13 +26,15 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
     SIM_STREAM(stream, context, object);
     int result = ABI_SUCCESS;
     if (pointer == 0 || sim_capture_free(object, pointer, &result)) return result;
+    struct sim_item free_here = {.kind = SIM_ITEM_STAMP, .cell = SIM_CELLS};
+    uint64_t reached;
+    SIM_TRY(sim_submit(context, object, &free_here, &reached));
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
     result = region && region->kind == SIM_CHUNK                      ? sim_pool_free(region, pointer, context, object)
              : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
              : region && region->kind == SIM_GRAPH ? sim_graph_memory_free(region->graph_memory, pointer)
-             : region && (region->kind == SIM_LARGE || region->kind == SIM_SMALLS) ? sim_linear_free(pointer)
-                                                                                   : ABI_ERROR_INVALID_VALUE;
+             : sim_linear_free_ordered(pointer, context, object ? object->queue : 0, reached);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }

@@ -101,7 +101,7 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS) result = sim_capture_forbids_event(event);
     if (result == ABI_SUCCESS) result = sim_wait(event->context, event->queue, event->item);
-    sim_pools_trim();
+    sim_release_unused();
     return result;
 }
 

@@ -1,5 +1,5 @@
-/* Entry points of streams: create, wait, query. Waiting for a stream or a context also releases the unused memory of
- * pools. */
+/* Entry points of streams: create, wait, query. Waiting for a stream or a context also releases unused memory of pools
+ * and linear memory that was freed in stream order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ SIM_SAME(cuStreamDestroy, (abi_stream handle), cuStreamDestroy_v2(handle))
 SIM_EXPORT abi_result cuStreamSynchronize(abi_stream handle) {
     SIM_ENTER("cuStreamSynchronize");
     int result = sim_wait_stream(handle);
-    sim_pools_trim();
+    sim_release_unused();
     return result;
 }
 SIM_SAME(cuStreamSynchronize_ptsz, (abi_stream handle), cuStreamSynchronize(sim_own(handle)))
@@ -82,7 +82,7 @@ SIM_EXPORT abi_result cuCtxSynchronize(void) {
     int result = sim_current(&context);
     if (result == ABI_SUCCESS) result = sim_capture_forbids_context(context);
     if (result == ABI_SUCCESS) result = sim_wait_all(context);
-    sim_pools_trim();
+    sim_release_unused();
     return result;
 }
 

@@ -136,6 +136,23 @@ bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_de
     return false;
 }
 
+/* Ends a small allocation; its units stay taken. 0: none starts there; else their number. */
+static uint32_t take_small(struct sim_region *block, abi_devptr pointer, uint32_t *unit) {
+    uint64_t offset = pointer - sim_region_address(block);
+    *unit = (uint32_t)(offset / SIM_SMALL_UNIT);
+    if (offset % SIM_SMALL_UNIT || *unit >= block->unit_count) return 0;
+    uint32_t count = block->units[*unit];
+    block->units[*unit] = 0;
+    return count;
+}
+
+static void give_units(struct sim_region *block, uint32_t unit, uint32_t count) {
+    mark_units(block, unit, count, false);
+    block->units_used -= count;
+    if (unit < block->hint) block->hint = unit;
+    if (block->units_used == 0) drop_small_block(block);
+}
+
 int sim_linear_free(abi_devptr pointer) {
     struct sim_region *region = sim_region_at(pointer);
     if (!region) return ABI_ERROR_INVALID_VALUE;
@@ -146,16 +163,9 @@ int sim_linear_free(abi_devptr pointer) {
         release_region(region);
         return ABI_SUCCESS;
     case SIM_SMALLS: {
-        uint64_t offset = pointer - sim_region_address(region);
-        uint32_t unit = (uint32_t)(offset / SIM_SMALL_UNIT);
-        if (offset % SIM_SMALL_UNIT || unit >= region->unit_count || region->units[unit] == 0)
-            return ABI_ERROR_INVALID_VALUE;
-        uint32_t count = region->units[unit];
-        region->units[unit] = 0;
-        mark_units(region, unit, count, false);
-        region->units_used -= count;
-        if (unit < region->hint) region->hint = unit;
-        if (region->units_used == 0) drop_small_block(region);
+        uint32_t unit, count = take_small(region, pointer, &unit);
+        if (!count) return ABI_ERROR_INVALID_VALUE;
+        give_units(region, unit, count);
         return ABI_SUCCESS;
     }
     case SIM_CHUNK: return sim_chunk_free(region, pointer);
@@ -169,6 +179,58 @@ int sim_linear_free(abi_devptr pointer) {
     }
 }
 
+/* ---- freed in the order of a stream: the GPU has it back at a synchronization after the stream has reached the free.
+ * NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree" ---- */
+
+static struct ordered_free {
+    struct ordered_free *next;
+    struct sim_context *context; /* of the stream */
+    uint32_t queue;
+    uint64_t reached; /* number of its item */
+    struct sim_region *region;
+    uint32_t unit, count; /* of a small allocation */
+} *ordered_frees;
+
+int sim_linear_free_ordered(abi_devptr pointer, struct sim_context *context, uint32_t queue, uint64_t reached) {
+    struct sim_region *region = sim_region_at(pointer);
+    bool large = region && region->kind == SIM_LARGE && pointer == sim_region_address(region);
+    struct ordered_free *one = malloc(sizeof *one);
+    if (!one) return ABI_ERROR_OUT_OF_MEMORY;
+    *one = (struct ordered_free){ordered_frees, context, queue, reached, region, 0, 0};
+    if (region && region->kind == SIM_SMALLS) one->count = take_small(region, pointer, &one->unit);
+    if (!large && !one->count) {
+        free(one);
+        return ABI_ERROR_INVALID_VALUE;
+    }
+    if (large) region->kind = SIM_FREED;
+    ordered_frees = one;
+    return ABI_SUCCESS;
+}
+
+void sim_linear_collect(void) {
+    for (struct ordered_free **place = &ordered_frees, *one; (one = *place);) {
+        if (!sim_is_done(one->context, one->queue, one->reached)) {
+            place = &one->next;
+            continue;
+        }
+        *place = one->next;
+        if (one->count) give_units(one->region, one->unit, one->count);
+        else release_region(one->region);
+        free(one);
+    }
+}
+
+static void drop_ordered(const struct sim_context *context) {
+    for (struct ordered_free **place = &ordered_frees, *one; (one = *place);) {
+        if (one->region->context == context) {
+            *place = one->next;
+            free(one);
+        } else {
+            place = &one->next;
+        }
+    }
+}
+
 static void inherit(struct sim_context *from, struct sim_context *to) {
     uint32_t index = 0;
     for (struct sim_region *region; (region = sim_region_next(&index));) {
@@ -178,10 +240,12 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 
 static void release(struct sim_context *context) {
     uint32_t index = 0;
+    drop_ordered(context);
     for (struct sim_region *region; (region = sim_region_next(&index));) {
         if (region->context != context) continue;
         if (region->kind == SIM_SMALLS) drop_small_block(region);
-        else if (region->kind == SIM_LARGE || region->kind == SIM_MANAGED || region->kind == SIM_OPENED)
+        else if (region->kind == SIM_LARGE || region->kind == SIM_FREED || region->kind == SIM_MANAGED ||
+                 region->kind == SIM_OPENED)
             release_region(region);
         else if (region->kind == SIM_VIEW) sim_region_end(region);
     }
@@ -313,7 +377,7 @@ SIM_EXPORT abi_result cuMemGetAddressRange_v2(abi_devptr *base, size_t *size, ab
     struct sim_region *region = sim_region_at(pointer);
     abi_devptr start = 0;
     uint64_t bytes = 0;
-    bool found = region != NULL;
+    bool found = region && region->kind != SIM_FREED;
     if (found) {
         start = sim_region_address(region);
         bytes = region->bytes;

@@ -11,6 +11,7 @@ from . import (
     latency,
     leases,
     mps,
+    ordered,
     othergpus,
     pools,
     residuals,
@@ -21,16 +22,16 @@ from . import (
 )
 from .nvml import cost, lists, memory, rights, sampler, utilization
 
-_MODULES = (conformance, cost, events, exports, gating, green, identity, latency, leases, lists, memory, mps, othergpus,
-            pools, residuals, rights, rounding, runtime, sampler, timeslice, utilization, waits)
+_MODULES = (conformance, cost, events, exports, gating, green, identity, latency, leases, lists, memory, mps, ordered,
+            othergpus, pools, residuals, rights, rounding, runtime, sampler, timeslice, utilization, waits)
 _BY_ID = {step.id: step for module in _MODULES for step in module.STEPS}
 
 #: With these each question has been asked.
 FIRST = (
     "exports", "identity", "runtime.driver", "runtime.cudart", "rounding.linear", "rounding.pitch", "rounding.vmm",
-    "rounding.arrays", "rounding.host", "rounding.managed", "rounding.pools", "residuals", "green", "nvml.stride",
-    "nvml.memory", "nvml.kill", "nvml.utilization", "events.cost", "events.intervals", "leases", "mps", "gating.standin",
-    "gating.waits",
+    "rounding.arrays", "rounding.host", "rounding.managed", "rounding.pools", "rounding.ordered", "residuals", "green",
+    "nvml.stride", "nvml.memory", "nvml.kill", "nvml.utilization", "events.cost", "events.intervals", "leases", "mps",
+    "gating.standin", "gating.waits",
     "nvml.cost", "nvml.detail", "nvml.capabilities", "nvml.pidnamespace", "nvml.zombies",
 )
 #: What these ask has been answered in another way.
