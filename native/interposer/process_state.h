@@ -17,7 +17,7 @@
 #include "../shared-memory/limits_page.h"
 
 #ifndef COT_STATE_LAYOUT /* tests build another one */
-#define COT_STATE_LAYOUT 5u
+#define COT_STATE_LAYOUT 6u
 #endif
 #define COT_STATE_BYTES (1u << 20) /* reserved for it, so that later engines may append */
 
@@ -245,6 +245,20 @@ struct cot_given_up_memory { /* exported, without a reference of this process, a
     struct cot_given_up list[COT_MOST_GIVEN_UP];
 };
 
+/* ---- memory/ordered_frees.c: a list allocated by malloc ---- */
+
+struct cot_ordered_free {
+    abi_event reached; /* recorded behind the free */
+    void *context;     /* of the stream and the event */
+    struct cot_block block;
+};
+struct cot_ordered_frees {
+    pthread_mutex_t lock;
+    struct cot_ordered_free *list;
+    size_t count, capacity;
+    uint64_t paused; /* contexts that are being ended: their events are not asked */
+};
+
 /* ---- accounting/slot_locks.c ---- */
 
 struct cot_slot_lock {
@@ -293,6 +307,8 @@ struct cot_state {
     struct cot_ended_views ended_views;       /* under contexts.lock */
     struct cot_given_up_memory given_up;
     struct cot_runtime_limits runtime_limits[COT_MAX_CONTEXTS]; /* under contexts.lock */
+    /* Appended under layout 6. */
+    struct cot_ordered_frees ordered_frees;
 };
 static_assert(sizeof(struct cot_state) <= COT_STATE_BYTES, "the state outgrows the bytes reserved for it");
 
@@ -336,7 +352,8 @@ static_assert(sizeof(struct cot_known_context) == 112 && sizeof(struct cot_known
 static_assert(sizeof(struct cot_block) == 48 && sizeof(struct cot_shared_granule) == 16, "layout");
 static_assert(sizeof(struct cot_mapping) == 24 && sizeof(struct cot_sparse_mapping) == 96, "layout");
 static_assert(sizeof(struct cot_state) == 294440 + 8 * COT_MAX_GPUS + sizeof(struct cot_given_up_memory) +
-                                              sizeof(struct cot_runtime_limits) * COT_MAX_CONTEXTS &&
+                                              sizeof(struct cot_runtime_limits) * COT_MAX_CONTEXTS +
+                                              sizeof(struct cot_ordered_frees) &&
                   sizeof(struct cot_thread) == 24,
               "layout");
 #endif

@@ -262,7 +262,7 @@ bool sim_is_page_locked(abi_devptr pointer);
 /* memory/pool.c */
 bool sim_chunk_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_chunk_free(struct sim_region *region, abi_devptr pointer);
-void sim_release_unused(void); /* takes the lock; as synchronization does: unused chunks, and linear memory that was freed */
+void sim_pools_trim(void); /* takes the lock; releases unused chunks, as synchronization does */
 
 /* memory/graph_memory.c: addresses of memory nodes, and the memory reserved for them; all under sim.lock */
 int sim_graph_memory_new(int device, uint64_t bytes, struct sim_graph_memory **out);
@@ -369,6 +369,7 @@ static inline abi_stream sim_own(abi_stream stream) {
 
 /* entry/streams.c */
 int sim_wait_stream(abi_stream handle);
+void sim_release_unused(void); /* after a synchronization; takes the lock */
 
 /* module.c */
 unsigned sim_occupancy(unsigned threads); /* blocks of that size on one SM */

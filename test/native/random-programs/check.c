@@ -117,7 +117,8 @@ static const char *compare(const struct subject *subject, uint32_t gpu) {
         if (slots[i].pid == (uint32_t)subject->pid) row = &slots[i].gpu[gpu];
     }
     /* What was exported may stay charged after its owner has given it up. */
-    bool same = row->held - row->pool - (actual.held - actual.pool) <= row->shared && row->context == actual.context &&
+    uint64_t own = row->held - row->pool, most = actual.held - actual.pool + row->shared;
+    bool same = own + row->shared >= most && (subject->stale || own <= most) && row->context == actual.context &&
                 row->managed == actual.managed && row->pending == 0 &&
                 (subject->stale ? row->pool >= actual.pool : row->pool == actual.pool);
     bool covered = row->held + row->pending >= actual.held;

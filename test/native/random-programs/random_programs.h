@@ -73,7 +73,7 @@ struct answer {
     int32_t result;
     bool refused;  /* out of memory that was not injected: `need` bytes of `gpu` were asked for */
     bool unjudged; /* whether that was right cannot be seen from outside */
-    bool stale;    /* pools may have given memory back since the ledger was last updated */
+    bool stale;    /* memory may have been given back since the ledger was last updated */
     bool away;     /* checkpointed */
     uint32_t gpu;
     uint64_t need[GPUS];
@@ -103,7 +103,7 @@ const char *verb_name(uint32_t verb);
 /* ---- check.c ---- */
 struct subject {
     pid_t pid;   /* 0: none */
-    bool stale;  /* its pools may hold less than it is charged for */
+    bool stale;  /* it may hold less than it is charged for */
     bool unsure; /* the driver did not answer it: it may be charged for too much */
 };
 bool check_open(const char *node, const char *grant, pid_t root, const uint64_t limits[GPUS]);

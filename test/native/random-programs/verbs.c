@@ -6,6 +6,7 @@ const struct verb verbs[] = {
     {"pitch", 3, false, false, verb_pitch},
     {"managed", 4, false, false, verb_managed},
     {"free", 14, false, false, verb_free},
+    {"free-ordered", 3, false, false, verb_free_ordered},
     {"free-wrong", 1, false, false, verb_free_wrong},
     {"info", 4, false, false, verb_info},
     {"share", 2, false, false, verb_share},

@@ -60,6 +60,16 @@ static void keep(struct lane *lane, abi_devptr at, uint64_t bytes, enum block_ki
     ADD(lane->blocks, (struct block){at, bytes, current_device(lane), lane->current, kind});
 }
 
+static abi_stream some_stream(const struct lane *lane, uint64_t number) {
+    const struct stream *stream = ANY(lane->streams, number / 4);
+    switch (number % 4) {
+    case 0: return NULL;
+    case 1: return ABI_STREAM_LEGACY;
+    case 2: return ABI_STREAM_PER_THREAD;
+    default: return stream ? stream->handle : NULL;
+    }
+}
+
 void verb_alloc(struct lane *lane, const struct step *step) {
     abi_devptr at = 0;
     unsigned old = 0;
@@ -98,6 +108,18 @@ void verb_free(struct lane *lane, const struct step *step) {
     lane->answer.result = block->kind == OPENED ? CU("cuIpcCloseMemHandle", (abi_devptr), block->at)
                                                 : CU("cuMemFree_v2", (abi_devptr), block->at);
     if (lane->answer.result == ABI_SUCCESS) REMOVE(lane->blocks, INDEX(lane->blocks, block));
+}
+
+/* The GPU has it back at a synchronization. */
+void verb_free_ordered(struct lane *lane, const struct step *step) {
+    struct block *block = ANY(lane->blocks, step->random[0]);
+    abi_stream stream = some_stream(lane, step->random[1]);
+    if (!block || block->kind != LINEAR) return;
+    lane->answer.result = step->random[2] % 3 ? CU("cuMemFreeAsync", (abi_devptr, abi_stream), block->at, stream)
+                                              : CU("cuMemFreeAsync_ptsz", (abi_devptr, abi_stream), block->at, stream);
+    if (lane->answer.result != ABI_SUCCESS) return;
+    lane->answer.stale = lane->ordered_left = true;
+    REMOVE(lane->blocks, INDEX(lane->blocks, block));
 }
 
 /* What is no beginning of an allocation, or of another kind. */
@@ -151,16 +173,6 @@ void verb_open(struct lane *lane, const struct step *step) {
 }
 
 /* ---- pools ---- */
-
-static abi_stream some_stream(const struct lane *lane, uint64_t number) {
-    const struct stream *stream = ANY(lane->streams, number / 4);
-    switch (number % 4) {
-    case 0: return NULL;
-    case 1: return ABI_STREAM_LEGACY;
-    case 2: return ABI_STREAM_PER_THREAD;
-    default: return stream ? stream->handle : NULL;
-    }
-}
 
 static int device_of_stream(const struct lane *lane, abi_stream handle) {
     for (unsigned i = 0; i < lane->streams.count; i++) {

@@ -187,8 +187,24 @@ static bool settle_pool(abi_pool pool) {
     return CU("cuMemPoolTrimTo", (abi_pool, size_t), pool, (size_t)-1) == ABI_SUCCESS;
 }
 
+/* A query of free memory looks where the streams are. */
+static bool settle_ordered(const struct lane *lane) {
+    bool all = true;
+    size_t left, total;
+    abi_context popped;
+    for (unsigned i = 0; i < lane->contexts.count; i++) {
+        if (CU("cuCtxPushCurrent_v2", (abi_context), lane->contexts.at[i].handle) != ABI_SUCCESS) return false;
+        all = CU("cuCtxSynchronize", (void)) == ABI_SUCCESS && all;
+        all = CU("cuMemGetInfo_v2", (size_t *, size_t *), &left, &total) == ABI_SUCCESS && all;
+        for (int tries = 0; tries < 2; tries++)
+            if (CU("cuCtxPopCurrent_v2", (abi_context *), &popped) == ABI_SUCCESS) break;
+    }
+    return all;
+}
+
 bool settle(struct lane *lane) {
     bool all = true;
+    if (lane->ordered_left) all = settle_ordered(lane);
     for (int device = 0; device < (int)GPUS; device++) {
         abi_pool pool;
         all = CU("cuDeviceGetDefaultMemPool", (abi_pool *, abi_device), &pool, device) == ABI_SUCCESS && all;
@@ -200,6 +216,7 @@ bool settle(struct lane *lane) {
         all = lane->current && CU("cuMemGetInfo_v2", (size_t *, size_t *), &left, &total) == ABI_SUCCESS && all;
     }
     lane->answer.stale = !all || worker_injected();
+    lane->ordered_left = lane->ordered_left && lane->answer.stale;
     return all;
 }
 
@@ -298,6 +315,9 @@ static void settle_modules(struct lane *lane) {
 
 static void do_settle(struct answer *answer) {
     if (lanes[0].answer.away) return;
+    bool ordered_left = false; /* perhaps in a context that another lane has, too */
+    for (unsigned i = 0; i < LANES; i++) ordered_left = ordered_left || lanes[i].ordered_left;
+    for (unsigned i = 0; i < LANES; i++) lanes[i].ordered_left = ordered_left;
     for (unsigned i = 0; i < LANES; i++) settle_modules(&lanes[i]);
     for (unsigned i = 0; i < LANES; i++) settle(&lanes[i]);
     settle_graphs();

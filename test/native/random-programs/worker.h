@@ -82,7 +82,8 @@ struct lane {
     TABLE(struct block, MOST_BLOCKS) blocks;
     TABLE(struct pool, 6) pools;
     TABLE(struct piece, MOST) pieces;
-    bool pool_left; /* one was destroyed: it may still have memory */
+    bool pool_left;    /* one was destroyed: it may still have memory */
+    bool ordered_left; /* linear memory was freed in stream order: the GPU may still have it */
     TABLE(struct physical, MOST) physicals;
     TABLE(struct range, 6) ranges;
     TABLE(struct array, MOST) arrays;
@@ -135,6 +136,7 @@ void verb_alloc(struct lane *, const struct step *);
 void verb_pitch(struct lane *, const struct step *);
 void verb_managed(struct lane *, const struct step *);
 void verb_free(struct lane *, const struct step *);
+void verb_free_ordered(struct lane *, const struct step *);
 void verb_free_wrong(struct lane *, const struct step *);
 void verb_info(struct lane *, const struct step *);
 void verb_share(struct lane *, const struct step *);

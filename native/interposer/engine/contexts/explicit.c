@@ -37,10 +37,10 @@ static void remove_destroyed(void *handle) {
 #define DESTROY(symbol)                                                         \
     abi_result cot_##symbol(abi_context context) {                              \
         bool locked = cot_lifecycle_lock(true);                                 \
-        struct cot_gates *paused = cot_hooks.pause_completions();               \
+        struct cot_gates *paused = cot_hooks.pause_queries();                   \
         abi_result result = CALL_REAL(symbol, (abi_context), context);          \
         if (result == ABI_SUCCESS && cot_attached()) remove_destroyed(context); \
-        cot_hooks.resume_completions(paused);                                   \
+        cot_hooks.resume_queries(paused);                                       \
         cot_lifecycle_unlock(locked);                                           \
         return result;                                                          \
     }
@@ -54,13 +54,13 @@ abi_result cot_cuCtxAttach(abi_context *out, unsigned flags) {
 abi_result cot_cuCtxDetach(abi_context context) {
     unsigned version;
     bool locked = cot_lifecycle_lock(true);
-    struct cot_gates *paused = cot_hooks.pause_completions();
+    struct cot_gates *paused = cot_hooks.pause_queries();
     abi_result result = CALL_REAL(cuCtxDetach, (abi_context), context);
     if (result == ABI_SUCCESS && cot_attached() && context &&
         CALL_DRIVER("cuCtxGetApiVersion", (abi_context, unsigned *), context, &version) != ABI_SUCCESS) {
         remove_destroyed(context);
     }
-    cot_hooks.resume_completions(paused);
+    cot_hooks.resume_queries(paused);
     cot_lifecycle_unlock(locked);
     return result;
 }

@@ -94,9 +94,9 @@ static abi_result destroy_green(abi_green_context green) {
 
 abi_result cot_cuGreenCtxDestroy(abi_green_context green) {
     bool locked = cot_lifecycle_lock(true);
-    struct cot_gates *paused = cot_hooks.pause_completions();
+    struct cot_gates *paused = cot_hooks.pause_queries();
     abi_result result = destroy_green(green);
-    cot_hooks.resume_completions(paused);
+    cot_hooks.resume_queries(paused);
     cot_lifecycle_unlock(locked);
     return result;
 }

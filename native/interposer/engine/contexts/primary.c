@@ -78,11 +78,11 @@ abi_result cot_cuDevicePrimaryCtxRetain(abi_context *out, abi_device device) {
 #define AFTER_PRIMARY(symbol)                                                        \
     abi_result cot_##symbol(abi_device device) {                                     \
         bool locked = cot_lifecycle_lock(true);                                      \
-        struct cot_gates *paused = cot_hooks.pause_completions();                    \
+        struct cot_gates *paused = cot_hooks.pause_queries();                        \
         bool known = cot_attached() && cot_context_use_primary(device);              \
         abi_result result = CALL_REAL(symbol, (abi_device), device);                 \
         if (known) cot_context_release_primary(device, NULL, result == ABI_SUCCESS); \
-        cot_hooks.resume_completions(paused);                                        \
+        cot_hooks.resume_queries(paused);                                            \
         cot_lifecycle_unlock(locked);                                                \
         return result;                                                               \
     }

@@ -12,10 +12,10 @@ struct cot_hooks {
     void (*detach)(void);
     /* accounting/quota.c: gives memory back to the GPU that this process keeps and does not use. */
     void (*reclaim)(uint32_t gpu);
-    /* contexts: while a context is being destroyed the completion thread calls no driver function on its events. Nests,
-     * also under a lock. Returns what to resume; NULL: nothing is paused. */
-    struct cot_gates *(*pause_completions)(void);
-    void (*resume_completions)(struct cot_gates *gates);
+    /* contexts: while a context is being destroyed no driver function is called on events of the engine. Nests, also
+     * under a lock. Returns what to resume. */
+    struct cot_gates *(*pause_queries)(void);
+    void (*resume_queries)(struct cot_gates *gates);
     /* contexts: under the lock of the context table. What was allocated while the view of a green context was current
      * belongs to `successor` from now on (NULL: to no context, until it is freed). */
     void (*reassign_context)(const void *view, void *successor);

@@ -1,12 +1,12 @@
-/* Blocks that leave the table together with their charge: their context has ended, or they were freed unseen. */
+/* Blocks that leave the table together with their charge: their context has ended, they were freed unseen, or in
+ * the order of a stream. */
 #include "../accounting/exported.h"
 #include "../accounting/granules.h"
 #include "../accounting/quota.h"
 #include "blocks/blocks.h"
 #include "virtual/vmm.h"
 
-/* Releases the charge of a block that has left the table. */
-static void release(const struct cot_block *block) {
+void cot_block_release(const struct cot_block *block) {
     struct cot_gpu_limits limits;
     cot_read_limits(block->gpu, &limits);
     uint64_t bytes = block->kind == COT_LINEAR
@@ -22,19 +22,19 @@ void cot_blocks_drop_context(void *context) {
     unsigned shard = 0;
     uint32_t entry = 0;
     struct cot_block block;
-    while (cot_blocks_take_of_context(context, &shard, &entry, &block)) release(&block);
+    while (cot_blocks_take_of_context(context, &shard, &entry, &block)) cot_block_release(&block);
 }
 
 bool cot_blocks_drop(const struct cot_block *block) {
     struct cot_block found;
     if (!cot_blocks_take(block->key, block->kind, &found)) return false;
-    release(&found);
+    cot_block_release(&found);
     return true;
 }
 
 bool cot_blocks_drop_duplicate(const struct cot_block *block, bool others) {
     struct cot_block taken;
     if (!cot_blocks_take_duplicate(block, others, &taken)) return false;
-    release(&taken);
+    cot_block_release(&taken);
     return true;
 }

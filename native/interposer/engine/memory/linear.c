@@ -1,4 +1,4 @@
-/* Linear memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged, cuMemFree and cuMemFreeAsync.
+/* Linear memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree.
  *
  * The charge is what the GPU really gives: whole granules. A large request has granules of its own; small ones
  * share them, so what a small request costs depends on its address. It is announced as one granule and then charged
@@ -233,14 +233,6 @@ abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned fla
     return ABI_SUCCESS;
 }
 
-/* Removed from the table before the driver's free, as the address may be reused after it; added again if the driver
- * refuses. */
-static bool take_block(abi_devptr pointer, struct cot_block *block) {
-    if (__builtin_expect(atomic_load_explicit(&cot->lifecycle_owner, memory_order_acquire) != 0, 0))
-        return cot_blocks_take_latest(pointer, COT_LINEAR, block);
-    return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
-}
-
 static inline __attribute__((always_inline)) abi_result finish_free(abi_result result, const struct cot_block *block) {
     if (result != ABI_SUCCESS) {
         cot_block_restore(block);
@@ -263,7 +255,7 @@ static inline __attribute__((always_inline)) abi_result finish_free(abi_result r
     abi_result cot_##symbol(type pointer) {                             \
         struct cot_block block;                                         \
         if (!cot_attached()) return CALL_REAL(symbol, (type), pointer); \
-        bool known = take_block(pointer, &block);                       \
+        bool known = cot_blocks_take_linear(pointer, &block);           \
         abi_result result = CALL_REAL(symbol, (type), pointer);         \
         if (known) return finish_free(result, &block);                  \
         if (result == ABI_SUCCESS && pointer) cot_pools_read_back();    \
@@ -271,26 +263,6 @@ static inline __attribute__((always_inline)) abi_result finish_free(abi_result r
     }
 FREE(cuMemFree_v2, abi_devptr)
 FREE(cuMemFree, unsigned)
-
-/* Of a pool's piece, which the pool keeps: it returns memory to the GPU at a later synchronization, which the next
- * read-back or the agent sees. The driver frees linear memory in stream order, too (NVIDIA's developer blog on the
- * stream-ordered allocator, part 1): when the stream is next synchronized, until which the agent counts it as residual.
- */
-#define FREE_ASYNC(symbol, default_stream)                                                        \
-    abi_result cot_##symbol(abi_devptr pointer, abi_stream stream) {                              \
-        struct cot_freed_piece piece;                                                             \
-        struct cot_block block;                                                                   \
-        if (!cot_attached()) return CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream); \
-        bool known = take_block(pointer, &block);                                                 \
-        bool hole = !known && cot_hole_of(pointer, stream ? stream : (default_stream), &piece);   \
-        abi_result result = CALL_REAL(symbol, (abi_devptr, abi_stream), pointer, stream);         \
-        if (known) return finish_free(result, &block);                                            \
-        if (result == ABI_SUCCESS && hole) cot_hole_add(&piece);                                  \
-        if (result == ABI_SUCCESS) cot_pools_read_back();                                         \
-        return result;                                                                            \
-    }
-FREE_ASYNC(cuMemFreeAsync, NULL)
-FREE_ASYNC(cuMemFreeAsync_ptsz, ABI_STREAM_PER_THREAD)
 
 /* The block has one reference more from the first export on. Small blocks share granules, which outlast them mostly. */
 abi_result cot_cuIpcGetMemHandle(void *handle, abi_devptr pointer) {

@@ -4,6 +4,7 @@
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
+#include "ordered_frees.h"
 #include "pools/pools.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
@@ -22,6 +23,7 @@ static bool slice_of_current(uint64_t *total, uint64_t *left) {
     cot_read_limits(gpu, &limits);
     if (!limits.isolate) return false;
     cot_pools_read_back();
+    cot_ordered_frees_settle();
     cot_exported_settle();
     cot_reap(); /* dead processes hold nothing, but for what others may have open */
     uint64_t held = cot_container_usage(gpu);

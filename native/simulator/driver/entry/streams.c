@@ -11,6 +11,13 @@ int sim_wait_stream(abi_stream handle) {
     return stream ? sim_wait(context, stream->queue, atomic_load(&stream->last)) : sim_wait_legacy(context);
 }
 
+void sim_release_unused(void) {
+    pthread_mutex_lock(&sim.lock);
+    sim_linear_collect();
+    pthread_mutex_unlock(&sim.lock);
+    sim_pools_trim();
+}
+
 static int stream_new(abi_stream *out, unsigned flags, int priority) {
     SIM_CURRENT(context);
     return sim_stream_new(context, out, flags, priority);

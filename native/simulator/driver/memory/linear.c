@@ -180,7 +180,8 @@ int sim_linear_free(abi_devptr pointer) {
 }
 
 /* ---- freed in the order of a stream: the GPU has it back at a synchronization after the stream has reached the free.
- * NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree" ---- */
+ * NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree" ----
+ */
 
 static struct ordered_free {
     struct ordered_free *next;
@@ -240,6 +241,7 @@ static void inherit(struct sim_context *from, struct sim_context *to) {
 
 static void release(struct sim_context *context) {
     uint32_t index = 0;
+    sim_linear_collect(); /* its streams have come to their end */
     drop_ordered(context);
     for (struct sim_region *region; (region = sim_region_next(&index));) {
         if (region->context != context) continue;

@@ -207,9 +207,8 @@ static void release_device(int device) {
 
 SIM_ON_CONTEXT_END(.release_device = release_device)
 
-void sim_release_unused(void) {
+void sim_pools_trim(void) {
     pthread_mutex_lock(&sim.lock);
-    sim_linear_collect();
     for (struct sim_pool *pool = sim_pools; pool; pool = pool->next) trim(pool, pool->release_threshold);
     for (struct sim_pool *pool = ending, *next; pool; pool = next) {
         next = pool->next;

@@ -130,7 +130,7 @@ test('an engine that cannot work leaves the old one working; the ledger notes it
     [15, /its file contains engine 2/],
     [16, /libcotenant-engine\.16\.so is not a shared object/],
     [BEYOND, /it supports limits pages of version 2 to 2, this container's is 1/],
-    [OTHER_LAYOUT, /it supports state layouts 6 to 6, this process has 5/],
+    [OTHER_LAYOUT, /it supports state layouts 7 to 7, this process has 6/],
   ];
   const load = await readyLoad(t, node, grant.cuda);
   for (const [index, [number, why]] of cases.entries()) {

@@ -69,22 +69,6 @@ test('every form of allocation is charged, refused beyond the grant, and release
   t.is((await client.ask(`host ${512 * MIB}`))[0], 0, 'host memory is not device memory');
 });
 
-test('linear memory that is freed in stream order is given back', async (t) => {
-  // NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree".
-  const node = await startNode(t, '--gpu', 't4');
-  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
-  const client = await readyClient(t, node, { preload: grant.cuda });
-  const whole = (await client.ask('info'))[1] ?? 0;
-  for (const bytes of [512, MIB, 64 * MIB]) {
-    const at = await client.must(`alloc ${bytes}`);
-    await client.must(`pool-free ${at}`);
-    await client.must('sync');
-    t.is((await client.ask('info'))[1], whole, `${bytes} bytes`);
-    t.not((await client.ask(`pool-free ${at}`))[0], 0, 'not twice');
-    t.is((await client.ask('info'))[1], whole, `${bytes} bytes, refused the second time`);
-  }
-});
-
 type Rounding = { readonly [bytes: string]: { readonly blocks: number; readonly bytes: number } };
 
 test('blocks are charged what they were observed to take of an H100', async (t) => {

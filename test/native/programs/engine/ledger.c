@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../../native/interposer/engine/memory/pools/pools.h"
 #include "linked_engine.h"
 
 #define GRANULE (2ull << 20)
@@ -94,10 +93,6 @@ void cot_block_restore(const struct cot_block *block) {
     cot_blocks_add(block);
 }
 void cot_pools_read_back(void) {}
-bool cot_hole_of(abi_devptr pointer, abi_stream stream, struct cot_freed_piece *piece) {
-    return false;
-}
-void cot_hole_add(const struct cot_freed_piece *piece) {}
 static void reclaim_nothing(uint32_t gpu) {}
 const struct cot_hooks cot_hooks = {
     .attach = cot_lease_page_map, .detach = cot_lease_page_unmap, .reclaim = reclaim_nothing};

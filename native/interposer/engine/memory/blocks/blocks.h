@@ -13,6 +13,13 @@ bool cot_blocks_take(uint64_t key, uint32_t kind, struct cot_block *block);
 /* The same for the newest block at an address: linear memory (COT_LINEAR), an array (COT_ARRAY) or an import
  * (COT_EXTERNAL). Older ones may still be there, of a context that is about to leave the table. */
 bool cot_blocks_take_latest(uint64_t key, uint32_t kind, struct cot_block *block);
+/* Before the driver's free of linear or managed memory, as the address may be reused after it; added again if the
+ * driver refuses. */
+static inline bool cot_blocks_take_linear(uint64_t pointer, struct cot_block *block) {
+    if (__builtin_expect(atomic_load_explicit(&cot->lifecycle_owner, memory_order_acquire) != 0, 0))
+        return cot_blocks_take_latest(pointer, COT_LINEAR, block);
+    return cot_blocks_take(pointer, COT_LINEAR, block) || cot_blocks_take(pointer, COT_MANAGED, block);
+}
 /* Adds `change` to a block's references; *left gets what remains. False: no such block. At 0 it is removed. */
 bool cot_blocks_change_references(uint64_t key, uint32_t kind, int change, struct cot_block *block, uint32_t *left);
 /* The mapping that an address lies in, anywhere but at its start: looks at all blocks. False: none. */
@@ -29,6 +36,7 @@ bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struc
 
 /* ---- ../block_release.c: blocks that go with their charge ---- */
 
+void cot_block_release(const struct cot_block *block); /* the charge of a block that has left the table */
 void cot_blocks_drop_context(void *context);
 bool cot_blocks_drop(const struct cot_block *block);
 bool cot_blocks_drop_duplicate(const struct cot_block *block, bool others);
