@@ -1,10 +1,10 @@
 // Watches what shows that another GPU-sharing system is alive: amounts of Nodes, mutating webhooks, Deployments of
 // schedulers. All of them are objects that only administrators write.
 
-import type { KubeConfig } from '@kubernetes/client-node';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { textAt } from '../src/common/json.ts';
 import type { Logger } from '../src/common/logger.ts';
+import type { ApiConfig } from '../src/kube/config.ts';
 import { listAndWatch } from '../src/kube/list-watch.ts';
 import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
 import {
@@ -39,7 +39,7 @@ export type SystemsWatch = {
 };
 
 /** Resolves once everything was read: a webhook that does not know yet would convert pods of a living system. */
-export async function watchSystems(config: KubeConfig, logger: Pick<Logger, 'info' | 'warn'>): Promise<SystemsWatch> {
+export async function watchSystems(config: ApiConfig, logger: Pick<Logger, 'info' | 'warn'>): Promise<SystemsWatch> {
   const bySource = SOURCES.map(() => new Map<string, readonly Sign[]>());
   let systems: ForeignSystems = new Map();
   const update = () => {

@@ -1,11 +1,12 @@
 // Writes Events about pods: what the agent or the scheduler did to them. event-correlator.ts decides which are written.
 import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import { CoreV1Api, type CoreV1Event, type KubeConfig, PatchStrategy, setHeaderOptions } from '@kubernetes/client-node';
+import type { CoreV1Event } from '@kubernetes/client-node';
 import { ACTION_ANNOTATION } from '../api/names.ts';
 import { EVENT_QUOTA, remember } from '../common/quota.ts';
 import { describeApiError, retryAfterMsOf, statusOf } from './api-error.ts';
-import { createApiClient } from './client.ts';
+import { callApi, pathOf } from './call.ts';
+import type { ApiConfig } from './config.ts';
 import { createEventCorrelator, type EventWrite, type PodEvent } from './event-correlator.ts';
 
 const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
@@ -48,11 +49,9 @@ export function buildEvent(
  * server asks for a pause.
  */
 export function createEventWriter(
-  config: KubeConfig,
+  config: ApiConfig,
   onProblem: (text: string) => void,
 ): (event: PodEvent) => Promise<void> {
-  const api = createApiClient(config, CoreV1Api);
-  const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
   const correlate = createEventCorrelator();
   /** By series: the Event's name, and its last write, which the next one waits for. */
   const written = new Map<string, { readonly name: string; readonly done: Promise<void> }>();
@@ -63,14 +62,15 @@ export function createEventWriter(
     if (next.count > 1) {
       const { count, message, lastTimestamp } = body;
       try {
-        await api.patchNamespacedEvent({ name, namespace, body: { count, message, lastTimestamp } }, asMerge);
+        const path = pathOf(namespace, 'events', name);
+        await callApi(config, { method: 'PATCH', path, patch: 'merge', body: { count, message, lastTimestamp } });
         return;
       } catch (error) {
         // Events are deleted after an hour, and the first write may have failed.
         if (statusOf(error) !== 404) throw error;
       }
     }
-    await api.createNamespacedEvent({ namespace, body });
+    await callApi(config, { method: 'POST', path: pathOf(namespace, 'events'), body });
   };
   const tryToWrite = async (next: EventWrite, name: string): Promise<void> => {
     try {

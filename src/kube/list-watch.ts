@@ -1,12 +1,11 @@
 // Lists objects of the API server and watches them from there on, for ever: reads pages, renews watches, lists again
 // when the watch cannot continue. Keeps no object, so that a caller with many of them keeps only what it needs.
 import { setTimeout as delay } from 'node:timers/promises';
-import type { KubeConfig } from '@kubernetes/client-node';
 import { createBackoff } from '../common/backoff.ts';
 import { field, textAt } from '../common/json.ts';
 import { describeApiError, retryAfterMsOf, statusOf } from './api-error.ts';
-import { ANSWER_MS } from './client.ts';
-import { getStream, type Query } from './get.ts';
+import { ANSWER_MS, getStream, type Query } from './call.ts';
+import type { ApiConfig } from './config.ts';
 import { createItemReader, readJsonLines } from './json-stream.ts';
 
 export type WatchedObjects<T, Kept> = {
@@ -57,7 +56,7 @@ const MOST_QUIET = 4;
 /** Where the watch continues; an empty version: everything is listed first. */
 type Position = { version: string; quietConnections: number };
 
-export function listAndWatch<T, Kept>(config: KubeConfig, objects: WatchedObjects<T, Kept>): ListWatch {
+export function listAndWatch<T, Kept>(config: ApiConfig, objects: WatchedObjects<T, Kept>): ListWatch {
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
   const position: Position = { version: '', quietConnections: 0 };
@@ -126,7 +125,7 @@ export function listAndWatch<T, Kept>(config: KubeConfig, objects: WatchedObject
  * to include the latest write. Rejects when `closed` is aborted.
  */
 async function readPages<T, Kept>(
-  config: KubeConfig,
+  config: ApiConfig,
   { path, query, keep, mentions, times }: WatchedObjects<T, Kept>,
   position: Position,
   closed: AbortSignal,
@@ -159,7 +158,7 @@ async function withDeadline<R>(ms: number, closed: AbortSignal, work: (signal: A
 
 /** Watches until the connection ends, from either side, or `interrupted` is aborted. */
 async function watchOnce<T, Kept>(
-  config: KubeConfig,
+  config: ApiConfig,
   objects: WatchedObjects<T, Kept>,
   position: Position,
   interrupted: AbortSignal,

@@ -1,18 +1,19 @@
 // Keeps this node's GPUs on its Node object: the annotation with its GPUs, the amounts of memory and compute in its
 // status, and the conditions about enforcement and health, all in one write. The kubelet sets amounts that it does not
 // manage to zero when it registers, so the Node as it is now decides whether to write, not the last write.
-import { CoreV1Api, type KubeConfig, PatchStrategy, setHeaderOptions, type V1Node } from '@kubernetes/client-node';
+import type { V1Node } from '@kubernetes/client-node';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../api/names.ts';
 import { formatNodeGpus, type NodeGpus, parseNodeGpus } from '../api/node-annotation.ts';
 import { createBackoff } from '../common/backoff.ts';
 import { parseQuantity, wholeUnits } from '../common/quantity.ts';
 import { describeApiError, retryAfterMsOf } from './api-error.ts';
-import { createApiClient } from './client.ts';
+import { callApi } from './call.ts';
+import type { ApiConfig } from './config.ts';
 import { listAndWatch } from './list-watch.ts';
 import { type GpusReading, gpusToAdvertise, type HolderStateOf, heldSlots } from './node-gpus.ts';
 
 export type AdvertisingOptions = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   readonly nodeName: string;
   /** Undefined: not known yet; the Node is left unchanged. */
   readonly gpus: () => GpusReading | undefined;
@@ -114,7 +115,6 @@ function amountOf(text: string | undefined): bigint | undefined {
 export function startAdvertising(options: AdvertisingOptions): Advertising {
   const { config, nodeName, gpus, stateOf, withSlots, onProblem } = options;
   const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
-  const api = createApiClient(config, CoreV1Api);
   const fieldSelector = `metadata.name=${nodeName}`;
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;
@@ -138,8 +138,8 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     let waitMs = leastBetweenWritesMs;
     try {
       // A merge by keys: the kubelet writes other conditions into the same list.
-      const asMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
-      see(await api.patchNodeStatus({ name: nodeName, body: patch }, asMerge));
+      const path = `/api/v1/nodes/${encodeURIComponent(nodeName)}/status`;
+      see(await callApi<V1Node>(config, { method: 'PATCH', path, patch: 'strategic', body: patch }));
       backoff.reset();
     } catch (error) {
       if (closing) return;

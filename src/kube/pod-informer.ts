@@ -1,8 +1,9 @@
 // Informer of one node's pods: the pods, and the names of their containers by container ID. Look-ups never wait; a pod
 // that has just been bound may be missing.
-import { CoreV1Api, type KubeConfig, type V1Pod } from '@kubernetes/client-node';
+import type { V1Pod } from '@kubernetes/client-node';
 import { unlessMissing } from './api-error.ts';
-import { createApiClient } from './client.ts';
+import { callApi, pathOf } from './call.ts';
+import type { ApiConfig } from './config.ts';
 import { listAndWatch } from './list-watch.ts';
 
 export type ContainerName = {
@@ -51,8 +52,7 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
   });
 }
 
-export function startPodInformer(config: KubeConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
-  const reader = createApiClient(config, CoreV1Api, READ_MS);
+export function startPodInformer(config: ApiConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
@@ -101,7 +101,8 @@ export function startPodInformer(config: KubeConfig, nodeName: string, onProblem
       for (const pod of byPod.values()) listener(pod);
     },
     listenGone: (listener) => void goneListeners.push(listener),
-    read: (namespace, pod) => unlessMissing(reader.readNamespacedPod({ namespace, name: pod })),
+    read: (namespace, pod) =>
+      unlessMissing(callApi<V1Pod>(config, { method: 'GET', path: pathOf(namespace, 'pods', pod), withinMs: READ_MS })),
     ready: following.ready,
     close: following.close,
   };

@@ -1,13 +1,14 @@
 // Watches the ResourceSlices of this node: DRA drivers write them when they start or divide a GPU. A failure (the
 // cluster has no ResourceSlices, or denies the right to watch them) is reported once and retried.
-import type { KubeConfig, V1ResourceSlice } from '@kubernetes/client-node';
+import type { V1ResourceSlice } from '@kubernetes/client-node';
+import type { ApiConfig } from './config.ts';
 import { type ListWatch, listAndWatch } from './list-watch.ts';
 
 /** A cluster without DRA answers each try with 404. */
 const PAUSE_MS = { firstMs: 1000, mostMs: 600_000 };
 
 export type ResourceSlicesOptions = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   readonly nodeName: string;
   readonly onSlices: (slices: readonly unknown[]) => void;
   readonly onProblem: (text: string) => void;

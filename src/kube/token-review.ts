@@ -1,8 +1,9 @@
 // Asks the API server whether a bearer token may GET a path, as kube-rbac-proxy does: a TokenReview, then a
 // SubjectAccessReview of a non-resource URL.
-import { AuthenticationV1Api, AuthorizationV1Api, type KubeConfig } from '@kubernetes/client-node';
+import type { V1SubjectAccessReview, V1TokenReview } from '@kubernetes/client-node';
 import { describeApiError } from './api-error.ts';
-import { createApiClient } from './client.ts';
+import { callApi } from './call.ts';
+import type { ApiConfig } from './config.ts';
 
 export type Reviewed = 'allowed' | 'unauthenticated' | 'forbidden';
 /** Rejects when the API server cannot be reached. */
@@ -10,24 +11,24 @@ export type ReviewCall = (token: string, path: string) => Promise<Reviewed>;
 
 /** For each of the two calls: together they take less than a scrape may. */
 const WITHIN_MS = 2000;
+const TOKEN_REVIEWS = '/apis/authentication.k8s.io/v1/tokenreviews';
+const ACCESS_REVIEWS = '/apis/authorization.k8s.io/v1/subjectaccessreviews';
 
-export function createTokenReviewer(config: KubeConfig): ReviewCall {
-  const authentication = createApiClient(config, AuthenticationV1Api, WITHIN_MS);
-  const authorization = createApiClient(config, AuthorizationV1Api, WITHIN_MS);
+export function createTokenReviewer(config: ApiConfig): ReviewCall {
+  const create = <T>(path: string, body: Partial<T>): Promise<T> =>
+    callApi<T>(config, { method: 'POST', path, body, withinMs: WITHIN_MS });
   return async (token, path) => {
     try {
-      const { status: review } = await authentication.createTokenReview({ body: { spec: { token } } });
+      const { status: review } = await create<V1TokenReview>(TOKEN_REVIEWS, { spec: { token } });
       const { username, uid, groups, extra } = review?.user ?? {};
       if (review?.authenticated !== true || username === undefined) return 'unauthenticated';
-      const { status: access } = await authorization.createSubjectAccessReview({
-        body: {
-          spec: {
-            user: username,
-            ...(uid !== undefined && { uid }),
-            ...(groups !== undefined && { groups }),
-            ...(extra !== undefined && { extra }),
-            nonResourceAttributes: { path, verb: 'get' },
-          },
+      const { status: access } = await create<V1SubjectAccessReview>(ACCESS_REVIEWS, {
+        spec: {
+          user: username,
+          ...(uid !== undefined && { uid }),
+          ...(groups !== undefined && { groups }),
+          ...(extra !== undefined && { extra }),
+          nonResourceAttributes: { path, verb: 'get' },
         },
       });
       return access?.allowed === true && access.denied !== true ? 'allowed' : 'forbidden';

@@ -2,11 +2,11 @@
 // else runs between the check of leadership and the allocation, so no two decisions use the same free memory. Where
 // filter has nominated the node for a pod that displaces others, their eviction comes before the write (make-room.ts).
 import { setTimeout as delay } from 'node:timers/promises';
-import type { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../api/names.ts';
 import type { Logger } from '../common/logger.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError } from '../kube/api-error.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
 import {
@@ -51,7 +51,7 @@ const TIMES: BinderTimes = { answerMs: 5000, landsMs: 75_000, shownMs: 30_000 };
 const DECIDE_MS = 8000;
 
 export type BinderParts = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly inFlight: InFlightBindings;
   readonly decider: Decider;

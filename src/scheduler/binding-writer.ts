@@ -1,13 +1,14 @@
 // Writes one Binding, node and grant in one call, and finds out what became of it. A write without an answer may still
 // be carried out: it counts as pending until the API server's timeout.
 import { setTimeout as delay } from 'node:timers/promises';
-import { CoreV1Api, type KubeConfig, type V1Binding, type V1Pod } from '@kubernetes/client-node';
+import type { V1Binding, V1Pod } from '@kubernetes/client-node';
 import { type ContainerGrant, formatPodGrant } from '../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../api/names.ts';
 import { createBackoff } from '../common/backoff.ts';
 import type { Logger } from '../common/logger.ts';
 import { describeApiError, statusOf, unlessMissing } from '../kube/api-error.ts';
-import { createApiClient } from '../kube/client.ts';
+import { callApi, pathOf } from '../kube/call.ts';
+import type { ApiConfig } from '../kube/config.ts';
 
 export type BindingRequest = {
   readonly podName: string;
@@ -29,7 +30,7 @@ export type BindingWriter = {
 };
 
 export type WriterParts = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   /** So long after its start a write is no longer carried out. */
   readonly landsMs: number;
   readonly closed: AbortSignal;
@@ -43,12 +44,8 @@ const CONFLICT = 409;
 const PAUSE_MS = { firstMs: 250, mostMs: 5000 };
 
 export function createBindingWriter({ config, landsMs, closed, logger }: WriterParts): BindingWriter {
-  // The API server itself gives up after 60 s.
-  const poster = createApiClient(config, CoreV1Api, landsMs);
-  const reader = createApiClient(config, CoreV1Api);
-
   const readPod = ({ podName: name, podNamespace: namespace }: BindingRequest): Promise<V1Pod | undefined> =>
-    unlessMissing(reader.readNamespacedPod({ namespace, name }));
+    unlessMissing(callApi<V1Pod>(config, { method: 'GET', path: pathOf(namespace, 'pods', name) }));
 
   const findBinding = async (request: BindingRequest, body: V1Binding): Promise<'ours' | 'unbound' | 'other'> => {
     const pod = await readPod(request);
@@ -66,7 +63,9 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
       let because: string;
       let answered: boolean;
       try {
-        await poster.createNamespacedPodBinding({ name, namespace, body });
+        const path = `${pathOf(namespace, 'pods', name)}/binding`;
+        // The API server itself gives up after 60 s.
+        await callApi(config, { method: 'POST', path, body, withinMs: landsMs });
         return { kind: 'written' };
       } catch (error) {
         because = `the binding failed: ${describeApiError(error)}`;

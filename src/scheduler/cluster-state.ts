@@ -1,10 +1,11 @@
 // Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
 // it keeps besides what the evictor must know, and nothing else of either.
 import { hash } from 'node:crypto';
-import type { KubeConfig, V1Node, V1Pod } from '@kubernetes/client-node';
+import type { V1Node, V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
 import type { Logger } from '../common/logger.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, type ResizeRequest, readBoundPod } from './bound-pod.ts';
@@ -13,7 +14,7 @@ import type { InFlightBindings } from './in-flight.ts';
 import { coresIn, coresOf } from './pod-aspects.ts';
 
 export type ClusterParts = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   /** Written here. */
   readonly allocations: Allocations;
   /** Settled here. */

@@ -1,6 +1,7 @@
 // How many more evictions each PodDisruptionBudget allows, and which budgets a pod has. Kept by a watch; read when pods
 // are chosen for preemption.
-import type { KubeConfig, V1LabelSelector, V1PodDisruptionBudget } from '@kubernetes/client-node';
+import type { V1LabelSelector, V1PodDisruptionBudget } from '@kubernetes/client-node';
+import type { ApiConfig } from '../kube/config.ts';
 import { selectsLabels } from '../kube/label-selector.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 
@@ -49,7 +50,7 @@ function lookUp(budgets: ReadonlyMap<string, Budget>, areKnown: () => boolean): 
   };
 }
 
-export function watchDisruptionBudgets(config: KubeConfig, onProblem: (text: string) => void) {
+export function watchDisruptionBudgets(config: ApiConfig, onProblem: (text: string) => void) {
   const budgets = new Map<string, Budget>();
   let areKnown = false;
   const watch = listAndWatch(config, {

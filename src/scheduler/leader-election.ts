@@ -2,9 +2,10 @@
 // holds for a kube-scheduler elsewhere. Talks to the API server; lease.ts judges.
 import { randomUUID } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
-import { CoordinationV1Api, type KubeConfig, type V1Lease, V1MicroTime } from '@kubernetes/client-node';
+import type { V1Lease } from '@kubernetes/client-node';
 import { describeApiError, statusOf, unlessMissing } from '../kube/api-error.ts';
-import { createApiClient } from '../kube/client.ts';
+import { callApi, pathOf } from '../kube/call.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import { heldBy, judgeLease, type LeadershipState, type ObservedLease, observeLease, termOf } from './lease.ts';
 
@@ -22,7 +23,7 @@ const now = () => ({ monotonicMs: performance.now(), wallMs: Date.now() });
 
 /** Watches the Lease of the kube-scheduler in this pod. */
 export function followLease(
-  config: KubeConfig,
+  config: ApiConfig,
   { namespace, name }: LeaseName,
   hostname: string,
   onProblem: (text: string) => void,
@@ -57,10 +58,11 @@ const RENEW_WITHIN_MS = 10_000;
 const EVERY_MS = 2000;
 /** One call without an answer leaves time for another round. */
 const CALL_MS = 3000;
+const LEASES = '/apis/coordination.k8s.io/v1';
 
 /** Holds the Lease in this process: acquires it when it has expired, renews it, and releases it at the end. */
 export function holdLease(
-  config: KubeConfig,
+  config: ApiConfig,
   { namespace, name }: LeaseName,
   hostname: string,
   onProblem: (text: string) => void,
@@ -108,8 +110,10 @@ export function holdLease(
 type HeldLease = { readonly lease: ObservedLease; readonly untilMs: number };
 
 /** Writes the Lease for one holder, and knows what it saw of it last. */
-function createLeaseWriter(config: KubeConfig, { namespace, name }: LeaseName, holderIdentity: string) {
-  const api = createApiClient(config, CoordinationV1Api, CALL_MS);
+function createLeaseWriter(config: ApiConfig, { namespace, name }: LeaseName, holderIdentity: string) {
+  const path = pathOf(namespace, 'leases', name, LEASES);
+  const call = (method: 'GET' | 'PUT', body?: object): Promise<V1Lease> =>
+    callApi(config, { method, path, ...(body && { body }), withinMs: CALL_MS });
   let held: HeldLease | undefined;
   let observed: ObservedLease | undefined;
   return {
@@ -124,12 +128,14 @@ function createLeaseWriter(config: KubeConfig, { namespace, name }: LeaseName, h
       const hold = (lease: V1Lease) => {
         held = { lease: observeLease(lease, undefined, startedMs), untilMs: startedMs + RENEW_WITHIN_MS };
       };
-      const at = new V1MicroTime();
+      // With six digits, as the API server requires.
+      const at = new Date().toISOString().replace('Z', '000Z');
       const spec = { holderIdentity, leaseDurationSeconds: DURATION_S, renewTime: at };
-      const lease = await unlessMissing(api.readNamespacedLease({ namespace, name }));
+      const lease = await unlessMissing(call('GET'));
       if (!lease) {
         const body = { metadata: { namespace, name }, spec: { ...spec, acquireTime: at, leaseTransitions: 0 } };
-        hold(await api.createNamespacedLease({ namespace, body }));
+        const all = pathOf(namespace, 'leases', undefined, LEASES);
+        hold(await callApi(config, { method: 'POST', path: all, body, withinMs: CALL_MS }));
         return;
       }
       observed = observeLease(lease, observed, startedMs);
@@ -141,15 +147,15 @@ function createLeaseWriter(config: KubeConfig, { namespace, name }: LeaseName, h
       const acquired = { acquireTime: at, leaseTransitions: observed.transitions + 1 };
       const body = { ...lease, spec: { ...lease.spec, ...spec, ...(isOurs ? {} : acquired) } };
       // Carries the resource version that was read: of two replicas that try, one is refused.
-      hold(await api.replaceNamespacedLease({ namespace, name, body }));
+      hold(await call('PUT', body));
     },
     async release(): Promise<void> {
       if (!held) return;
       held = undefined;
-      const lease = await api.readNamespacedLease({ namespace, name });
+      const lease = await call('GET');
       if (lease.spec?.holderIdentity !== holderIdentity) return;
       const spec = { ...lease.spec, holderIdentity: '', leaseDurationSeconds: 1 };
-      await api.replaceNamespacedLease({ namespace, name, body: { ...lease, spec } });
+      await call('PUT', { ...lease, spec });
     },
   };
 }

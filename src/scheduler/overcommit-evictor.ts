@@ -2,10 +2,10 @@
 // overlaps that pass by themselves, and asks the API server. overcommit.ts chooses the pods. A pod that no controller
 // would recreate gets an Event only.
 import { setTimeout as delay } from 'node:timers/promises';
-import { CoreV1Api, type KubeConfig } from '@kubernetes/client-node';
 import type { Logger } from '../common/logger.ts';
 import { describeApiError, statusOf } from '../kube/api-error.ts';
-import { createApiClient } from '../kube/client.ts';
+import { callApi, pathOf } from '../kube/call.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import { createEventWriter } from '../kube/events.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { choosePodsToEvict, findOvercommittedGpus, type GrantedPod, type PodToEvict } from '../placement/overcommit.ts';
@@ -16,7 +16,7 @@ import type { Leadership } from './leader-election.ts';
 export type EvictionOutcome = 'evicted' | 'kept' | 'failed';
 
 export type EvictorParts = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly leadership: Leadership;
   /** By UID. */
@@ -140,7 +140,6 @@ function createOvercommitTracker({ allocations, boundPods }: EvictorParts, done:
 
 /** Evicts one pod, or leaves it, and writes the Event about it. */
 function createEviction({ config, hostname, logger }: EvictorParts) {
-  const api = createApiClient(config, CoreV1Api);
   const writeEvent = createEventWriter(config, logger.warn);
   return async (podUid: string, pod: BoundPodFacts, because: string): Promise<EvictionOutcome> => {
     const { namespace, name, resourceVersion } = pod;
@@ -159,11 +158,8 @@ function createEviction({ config, hostname, logger }: EvictorParts) {
     try {
       // With the version that was judged: a pod that has started since stays.
       const deleteOptions = { preconditions: { uid: podUid, resourceVersion } };
-      await api.createNamespacedPodEviction({
-        name,
-        namespace,
-        body: { metadata: { name, namespace }, deleteOptions },
-      });
+      const path = `${pathOf(namespace, 'pods', name)}/eviction`;
+      await callApi(config, { method: 'POST', path, body: { metadata: { name, namespace }, deleteOptions } });
     } catch (error) {
       // 404 and 409: the pod is gone or has changed, and the next round judges it again.
       if (![404, 409].some((status) => status === statusOf(error)))

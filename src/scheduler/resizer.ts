@@ -2,13 +2,7 @@
 // they have, if these have it left. The allocations hold the larger of both amounts until the watch shows the new grant;
 // the agent of the node applies it. A change that does not fit is tried again every round, and reported once.
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  CoreV1Api,
-  type KubeConfig,
-  PatchStrategy,
-  setHeaderOptions,
-  type V1PodCondition,
-} from '@kubernetes/client-node';
+import type { V1PodCondition } from '@kubernetes/client-node';
 import { formatPodGrant, type PodGrant } from '../api/grant-annotation.ts';
 import { grantWithSizes, parseMemorySizes } from '../api/memory-annotation.ts';
 import { GRANT_ANNOTATION, MEMORY_ANNOTATION, MEMORY_RESIZED } from '../api/names.ts';
@@ -16,7 +10,8 @@ import type { Logger } from '../common/logger.ts';
 import { formatBytes } from '../common/quantity.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError, statusOf } from '../kube/api-error.ts';
-import { createApiClient } from '../kube/client.ts';
+import { callApi, pathOf } from '../kube/call.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import { createEventWriter } from '../kube/events.ts';
 import type { Allocation, Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
@@ -24,7 +19,7 @@ import type { ResizeRequest } from './bound-pod.ts';
 import type { Leadership } from './leader-election.ts';
 
 export type ResizerParts = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly leadership: Leadership;
   /** By UID of the pod. */
@@ -46,8 +41,7 @@ const ROUND_MS = 500;
 const MOST_WRITES = 20;
 
 export function createResizer(parts: ResizerParts): Resizer {
-  const { allocations, leadership, resizeRequests, onResize, logger } = parts;
-  const api = createApiClient(parts.config, CoreV1Api);
+  const { config, allocations, leadership, resizeRequests, onResize, logger } = parts;
   const report = createReports(parts);
   const closing = new AbortController();
   /** What a pod had, and what is reserved for it while it is not known whether the API server has the new grant. */
@@ -67,8 +61,7 @@ export function createResizer(parts: ResizerParts): Resizer {
     try {
       // With the version that was judged: a pod that has changed since is judged again.
       const body = { metadata: { uid: podUid, resourceVersion, annotations } };
-      const asMerge = setHeaderOptions('Content-Type', PatchStrategy.MergePatch);
-      await api.patchNamespacedPod({ namespace, name, body }, asMerge);
+      await callApi(config, { method: 'PATCH', path: pathOf(namespace, 'pods', name), patch: 'merge', body });
     } catch (error) {
       const status = statusOf(error);
       // Without an answer the write may be carried out: what was reserved stays so.
@@ -171,7 +164,6 @@ const largerOf = (one: Demand, other: Demand): Demand =>
 
 /** Says on the pod what became of the change: an Event, and a condition. */
 function createReports({ config, hostname, logger }: ResizerParts) {
-  const api = createApiClient(config, CoreV1Api);
   const writeEvent = createEventWriter(config, logger.warn);
   /** Text of the annotation that was refused last, by UID of the pod. */
   const refusals = new Map<string, string>();
@@ -191,9 +183,9 @@ function createReports({ config, hostname, logger }: ResizerParts) {
       message,
       lastTransitionTime: new Date(),
     };
-    const asMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
     const body = { metadata: { uid: podUid }, status: { conditions: [condition] } };
-    await api.patchNamespacedPodStatus({ namespace, name, body }, asMerge).catch((error: unknown) => {
+    const path = `${pathOf(namespace, 'pods', name)}/status`;
+    await callApi(config, { method: 'PATCH', path, patch: 'strategic', body }).catch((error: unknown) => {
       logger.warn(`cannot write the condition: ${describeApiError(error)}`, { pod: `${namespace}/${name}` });
     });
   };

@@ -1,8 +1,8 @@
 // Starts the scheduler extender: leader election, allocations kept by watches, decisions, bindings, evictions, and two
 // servers.
-import type { KubeConfig } from '@kubernetes/client-node';
 import type { Placement } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
+import type { ApiConfig } from '../kube/config.ts';
 import { createEventWriter } from '../kube/events.ts';
 import { createEvictCall } from '../kube/eviction.ts';
 import { createAllocations } from '../placement/allocations.ts';
@@ -24,7 +24,7 @@ import { createResizer } from './resizer.ts';
 import { createExtender } from './server.ts';
 
 export type SchedulerOptions = {
-  readonly config: KubeConfig;
+  readonly config: ApiConfig;
   /** Where kube-scheduler calls. Anything but loopback needs `tls`. */
   readonly host: string;
   readonly port: number;

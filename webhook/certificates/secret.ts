@@ -4,17 +4,15 @@
 import { X509Certificate } from 'node:crypto';
 import { hostname } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
-import {
-  AdmissionregistrationV1Api,
-  CoreV1Api,
-  type KubeConfig,
-  PatchStrategy,
-  setHeaderOptions,
-  type V1MutatingWebhookConfiguration,
-  type V1ValidatingWebhookConfiguration,
+import type {
+  V1MutatingWebhookConfiguration,
+  V1Secret,
+  V1Service,
+  V1ValidatingWebhookConfiguration,
 } from '@kubernetes/client-node';
 import { describeApiError, statusOf, unlessMissing } from '../../src/kube/api-error.ts';
-import { createApiClient } from '../../src/kube/client.ts';
+import { callApi, pathOf } from '../../src/kube/call.ts';
+import type { ApiConfig } from '../../src/kube/config.ts';
 import type { CertificateListener, CertificateSource } from '../../src/serving/http-server.ts';
 import { type Certificate, CLOCKS_DIFFER_MS } from '../../src/serving/x509.ts';
 import {
@@ -51,7 +49,7 @@ const CONFLICT_MS = 200;
 const MOST_CONFLICTS = 10;
 
 /** Resolves with the first certificate only when API servers trust it, however long that takes. */
-export function fromSecret(config: KubeConfig, options: SecretOptions): CertificateSource {
+export function fromSecret(config: ApiConfig, options: SecretOptions): CertificateSource {
   return async ({ onCertificate, onRejected, logger }) => {
     const { promise: first, resolve, reject } = Promise.withResolvers<Certificate>();
     const stop = new AbortController();
@@ -79,7 +77,7 @@ type Replica = Pick<CertificateListener, 'logger' | 'onRejected'> & {
 };
 
 /** Checks Secret and registrations again and again, until the signal. */
-async function keepCertificate(config: KubeConfig, options: SecretOptions, replica: Replica): Promise<void> {
+async function keepCertificate(config: ApiConfig, options: SecretOptions, replica: Replica): Promise<void> {
   const { signal, logger } = replica;
   const check = createCheck(
     createSecretClient(config, options),
@@ -175,36 +173,31 @@ async function publishAuthorities(
   return changed;
 }
 
-function registrationClients(config: KubeConfig, { registration: name }: SecretOptions): readonly RegistrationClient[] {
-  const api = createApiClient(config, AdmissionregistrationV1Api);
-  const asPatch = setHeaderOptions('Content-Type', PatchStrategy.JsonPatch);
-  return [
-    {
-      read: () => api.readMutatingWebhookConfiguration({ name }),
-      patch: (body) => api.patchMutatingWebhookConfiguration({ name, body }, asPatch),
-    },
-    {
-      read: () => api.readValidatingWebhookConfiguration({ name }),
-      patch: (body) => api.patchValidatingWebhookConfiguration({ name, body }, asPatch),
-    },
-  ];
+function registrationClients(config: ApiConfig, { registration: name }: SecretOptions): readonly RegistrationClient[] {
+  return ['mutating', 'validating'].map((kind) => {
+    const path = `/apis/admissionregistration.k8s.io/v1/${kind}webhookconfigurations/${encodeURIComponent(name)}`;
+    return {
+      read: () => callApi(config, { method: 'GET', path }),
+      patch: (body) => callApi(config, { method: 'PATCH', path, patch: 'json', body }),
+    };
+  });
 }
 
 /**
  * Writes with server-side apply, for which RBAC can allow the creation of an object of one name. Of two replicas that
  * create it at the same time the second gets a conflict, because each applies under its own field manager.
  */
-function createSecretClient(config: KubeConfig, { namespace, secret: name, service }: SecretOptions) {
-  const api = createApiClient(config, CoreV1Api);
-  const asApply = setHeaderOptions('Content-Type', PatchStrategy.ServerSideApply);
+function createSecretClient(config: ApiConfig, { namespace, secret: name, service }: SecretOptions) {
+  const path = pathOf(namespace, 'secrets', name);
   return {
     read: async () => {
-      const found = await unlessMissing(api.readNamespacedSecret({ name, namespace }));
+      const found = await unlessMissing(callApi<V1Secret>(config, { method: 'GET', path }));
       return found && { data: found.data ?? {}, version: found.metadata?.resourceVersion };
     },
     write: async (certificates: WebhookCertificates, version: string | undefined) => {
       // Fails without the Service: the webhook is being uninstalled, and a Secret would be left behind.
-      const { metadata: owner } = await api.readNamespacedService({ name: service, namespace });
+      const servicePath = pathOf(namespace, 'services', service);
+      const { metadata: owner } = await callApi<V1Service>(config, { method: 'GET', path: servicePath });
       const body = {
         apiVersion: 'v1',
         kind: 'Secret',
@@ -217,8 +210,8 @@ function createSecretClient(config: KubeConfig, { namespace, secret: name, servi
         type: 'Opaque',
         data: toSecretData(certificates),
       };
-      const manager = { fieldManager: `cotenant-webhook-${hostname()}`, force: version !== undefined };
-      await api.patchNamespacedSecret({ name, namespace, body, ...manager }, asApply);
+      const query = { fieldManager: `cotenant-webhook-${hostname()}`, force: String(version !== undefined) };
+      await callApi(config, { method: 'PATCH', path, query, patch: 'apply', body });
     },
   };
 }

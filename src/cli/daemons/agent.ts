@@ -83,8 +83,8 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   if (!enabled) return { cluster: undefined, close: async () => {} };
   if (nodeName === '')
     throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
-  // Large, and not needed without a cluster.
-  const { KubeConfig } = await import('@kubernetes/client-node');
+  // Not needed without a cluster.
+  const { loadApiConfig } = await import('../../kube/config.ts');
   const { createEventWriter } = await import('../../kube/events.ts');
   const { startPodInformer } = await import('../../kube/pod-informer.ts');
   const { startAdvertising } = await import('../../kube/node-status.ts');
@@ -93,8 +93,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const { createEvictCall } = await import('../../kube/eviction.ts');
   const { createTokenReviewer } = await import('../../kube/token-review.ts');
   const { watchResourceSlices } = await import('../../kube/resource-slices.ts');
-  const config = new KubeConfig();
-  config.loadFromDefault();
+  const config = await loadApiConfig();
   const pods = startPodInformer(config, nodeName, log.component('pod-informer').warn);
   let uuids = NO_SLICES;
   const onSlices = (slices: Parameters<typeof uuidsOfSlices>[0]) => {

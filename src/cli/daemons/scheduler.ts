@@ -3,8 +3,8 @@
 import { isIP } from 'node:net';
 import { hostname } from 'node:os';
 import { setFlagsFromString } from 'node:v8';
-import { KubeConfig } from '@kubernetes/client-node';
 import { PLACEMENTS } from '../../api/request.ts';
+import { type ApiConfig, inCluster, loadApiConfig } from '../../kube/config.ts';
 import { type SchedulerOptions, startScheduler } from '../../scheduler/start.ts';
 import { type Command, choice, port, text, UsageError, whole } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
@@ -62,7 +62,6 @@ export const scheduler: Command = {
     const healthPort = port(parsed, 'health-port');
     const logger = loggerOf(parsed, 'scheduler');
     const options: SchedulerOptions = {
-      config: kubeConfig(text(parsed, 'kubeconfig')),
       host,
       port: port(parsed, 'port') ?? 9840,
       ...(tls && { tls }),
@@ -73,6 +72,7 @@ export const scheduler: Command = {
       placement,
       evictOvercommittedAfterMs: 1000 * (whole(parsed, 'overcommitted-after', 1, 9999) ?? 15),
       logger,
+      config: await apiConfig(text(parsed, 'kubeconfig')),
     };
     const address = `${tls ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}`;
     return runUntilSignal(
@@ -84,13 +84,10 @@ export const scheduler: Command = {
 
 const isLoopback = (host: string): boolean => host === '::1' || (isIP(host) === 4 && host.startsWith('127.'));
 
-function kubeConfig(path: string | undefined): KubeConfig {
-  const config = new KubeConfig();
+async function apiConfig(path: string | undefined): Promise<ApiConfig> {
   try {
-    if (path === undefined) config.loadFromCluster();
-    else config.loadFromFile(path);
+    return path === undefined ? inCluster(process.env) : await loadApiConfig(path);
   } catch (error) {
     throw new UsageError(`${path ?? 'the cluster'}: ${(error as Error).message}`);
   }
-  return config;
 }

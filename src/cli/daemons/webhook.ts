@@ -82,15 +82,10 @@ export const webhook: Command = {
 };
 
 // Only what asks the API server loads its client.
-async function kubeConfig() {
-  const { KubeConfig } = await import('@kubernetes/client-node');
-  const config = new KubeConfig();
-  config.loadFromDefault();
-  return config;
-}
+const apiConfig = async () => (await import('../../kube/config.ts')).loadApiConfig();
 
 async function systemsWatch(log: Logger): Promise<SystemsWatch> {
-  const [config, { watchSystems }] = await Promise.all([kubeConfig(), import('../../../webhook/watch-systems.ts')]);
+  const [config, { watchSystems }] = await Promise.all([apiConfig(), import('../../../webhook/watch-systems.ts')]);
   return watchSystems(config, log);
 }
 
@@ -109,6 +104,6 @@ async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefi
   }
   const [, namespace, secret] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
   if (namespace === undefined || secret === undefined) throw new UsageError(`--secret ${place}: want NAMESPACE/NAME`);
-  const [config, { fromSecret }] = await Promise.all([kubeConfig(), import('../../../webhook/certificates/secret.ts')]);
+  const [config, { fromSecret }] = await Promise.all([apiConfig(), import('../../../webhook/certificates/secret.ts')]);
   return fromSecret(config, { namespace, secret, service, registration });
 }

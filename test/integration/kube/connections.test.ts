@@ -6,12 +6,13 @@ import { createServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import type { TLSSocket } from 'node:tls';
-import { CoordinationV1Api, CoreV1Api, KubeConfig, type V1Node } from '@kubernetes/client-node';
+import { KubeConfig, type V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
-import { createApiClient } from '../../../src/kube/client.ts';
+import { callApi } from '../../../src/kube/call.ts';
+import { type ApiConfig, fromPlainKubeconfig } from '../../../src/kube/config.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { temporaryFolder } from '../../support/native/node.ts';
-import { answerList } from '../../support/services/api-server.ts';
+import { answerList, startApiServer } from '../../support/services/api-server.ts';
 
 /** Serves empty lists over HTTPS, and does not answer while `silent`. */
 async function startSecureApi(t: ExecutionContext) {
@@ -56,39 +57,57 @@ async function startSecureApi(t: ExecutionContext) {
   };
 }
 
+const listNodes = (config: ApiConfig, withinMs?: number) =>
+  callApi(config, { method: 'GET', path: '/api/v1/nodes', ...(withinMs !== undefined && { withinMs }) });
+
 test('consecutive calls of all clients share one connection', async (t) => {
   const { config, api } = await startSecureApi(t);
-  const [core, leases] = [createApiClient(config, CoreV1Api), createApiClient(config, CoordinationV1Api, 1000)];
   for (let call = 0; call < 100; call += 1) {
-    await core.listNode();
-    await leases.listNamespacedLease({ namespace: 'ns' });
+    await listNodes(config);
+    await listNodes(config, 1000);
   }
   t.is(api.requests, 200);
   // A call may begin before the connection of the one before is free again.
   t.true(api.connections <= 2, String(api.connections));
 });
 
+test('calls without the client library carry its token, over TLS and without', async (t) => {
+  const { config, api } = await startSecureApi(t);
+  const seen: (string | undefined)[] = [];
+  const plain = await startApiServer(t, ({ headers }, response) => {
+    seen.push(headers.authorization);
+    answerList(response, []);
+  });
+  for (const { server = '' } of [config.getCurrentCluster() ?? {}, plain.config.getCurrentCluster() ?? {}]) {
+    const text = new KubeConfig();
+    text.loadFromClusterAndUser({ name: 'c', server, skipTLSVerify: true }, { name: 'u', token: 'secret' });
+    const own = fromPlainKubeconfig(text.exportConfig());
+    if (!own) return t.fail();
+    await listNodes(own);
+  }
+  t.is(api.requests, 1);
+  t.deepEqual(seen, ['Bearer secret']);
+});
+
 test('a call without an answer does not pass its connection on to the next call', async (t) => {
   const { config, api } = await startSecureApi(t);
-  const [core, impatient] = [createApiClient(config, CoreV1Api), createApiClient(config, CoreV1Api, 1000)];
-  await core.listNode();
+  await listNodes(config);
   api.silent = true;
-  await t.throwsAsync(impatient.listNode(), { message: /no answer within 1 s/ });
+  await t.throwsAsync(listNodes(config, 1000), { message: /no answer within 1 s/ });
   api.silent = false;
-  await core.listNode();
+  await listNodes(config);
   t.is(api.connections, 2);
 });
 
 test('a new certificate authority opens a new connection and closes the old one', async (t) => {
   const { config, api, sockets, renew } = await startSecureApi(t);
-  const core = createApiClient(config, CoreV1Api);
-  await core.listNode();
+  await listNodes(config);
   const [old] = sockets;
   if (!old || sockets.size > 1) return t.fail();
   const closed = once(old, 'close');
   renew();
-  await core.listNode();
-  await core.listNode();
+  await listNodes(config);
+  await listNodes(config);
   await closed;
   t.false(sockets.has(old));
   t.true(api.connections === 2 || api.connections === 3, String(api.connections));

@@ -1,9 +1,10 @@
 // An API server that accepts requests and does not answer, or only in part: calls time out, report it, and are retried.
 import type { ServerResponse } from 'node:http';
-import { CoordinationV1Api, CoreV1Api, type V1Node } from '@kubernetes/client-node';
+import type { V1Node } from '@kubernetes/client-node';
 import test, { type ExecutionContext } from 'ava';
+import { listAt } from '../../../src/common/json.ts';
 import { describeApiError } from '../../../src/kube/api-error.ts';
-import { createApiClient } from '../../../src/kube/client.ts';
+import { callApi } from '../../../src/kube/call.ts';
 import { createEventWriter } from '../../../src/kube/events.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { holdLease } from '../../../src/scheduler/leader-election.ts';
@@ -61,13 +62,13 @@ const watched = (api: Api, count: number) =>
 test('a call without an answer, or with half of one, times out and is reported', async (t) => {
   const api = await startApi(t);
   api.silent.add('other');
-  const leases = createApiClient(api.config, CoordinationV1Api, 100);
-  const error = await t.throwsAsync(leases.readNamespacedLease({ namespace: 'ns', name: 'l' }));
+  const read = (path: string, withinMs: number) => callApi(api.config, { method: 'GET', path, withinMs });
+  const error = await t.throwsAsync(read('/apis/coordination.k8s.io/v1/namespaces/ns/leases/l', 100));
   t.is(describeApiError(error), 'no answer within 0.1 s');
   api.halves = 1;
-  const half = await t.throwsAsync(createApiClient(api.config, CoreV1Api, 100).listNode());
+  const half = await t.throwsAsync(read('/api/v1/nodes', 100));
   t.is(describeApiError(half), 'no answer within 0.1 s');
-  t.is((await createApiClient(api.config, CoreV1Api, 10_000).listNode()).items.length, 1);
+  t.is(listAt(await read('/api/v1/nodes', 10_000), 'items').length, 1);
 
   const problems: string[] = [];
   const report = createEventWriter(api.config, (text) => problems.push(text));
