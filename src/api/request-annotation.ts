@@ -18,6 +18,7 @@ export function formatPodRequest(request: PodRequest): string {
     computePolicy: request.computePolicy,
     computeWeight: request.computeWeight,
     enforcement: request.enforcement,
+    sameGpu: request.sameGpu,
     gpuModels: request.gpuModels.length > 0 ? request.gpuModels : undefined,
     gpuUuids: request.gpuUuids.length > 0 ? request.gpuUuids : undefined,
     containers: request.containers.map(({ name, kind, initIndex, dialect, asked, memoryIsolation, gpus }) => ({

@@ -128,6 +128,8 @@ export const podRequest = v.object({
   placement: v.exactOptional(oneOf(PLACEMENTS)),
   computePolicy: v.exactOptional(oneOf(COMPUTE_POLICIES)),
   computeWeight: v.exactOptional(whole(1, MOST_WEIGHT)),
+  /** Its containers get one GPU together; absent: each gets its own, which may be the same. */
+  sameGpu: v.exactOptional(v.literal(true)),
   /** The enforcement mode that the namespace's rules set; absent: `enforce`. */
   enforcement: v.exactOptional(oneOf(['off', 'report'])),
   /** Any of these models; empty: any model. */

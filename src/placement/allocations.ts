@@ -22,8 +22,11 @@ export type Allocation = {
   readonly blocks?: { readonly gpuUuids: readonly string[]; readonly reason: string };
 };
 
+/** A node's GPUs, and how they are chosen. */
+export type AllocatableNode = NodeGpus & Pick<PlaceableNode, 'placement'>;
+
 export type Allocations = {
-  setNode(name: string, gpus: NodeGpus): void;
+  setNode(name: string, gpus: AllocatableNode): void;
   /** Its allocations stay: a node that comes back still has them. */
   removeNode(name: string): void;
   /** What is free of a node's CPU; undefined: unknown. */
@@ -36,7 +39,7 @@ export type Allocations = {
   placeableNode(nodeName: string): PlaceableNode | undefined;
   all(): Iterable<Allocation>;
   allocationsOn(nodeName: string): Iterable<Allocation>;
-  gpusOf(nodeName: string): NodeGpus | undefined;
+  gpusOf(nodeName: string): AllocatableNode | undefined;
   nodeNames(): Iterable<string>;
   /** Grows with each change. */
   readonly version: number;
@@ -51,7 +54,7 @@ export type Allocations = {
 const MOST_CHANGES = 4096;
 
 export function createAllocations(): Allocations {
-  const nodes = new Map<string, NodeGpus>();
+  const nodes = new Map<string, AllocatableNode>();
   const byPod = new Map<string, Allocation>();
   const byNode = new Map<string, Map<string, Allocation>>();
   const placeable = new Map<string, PlaceableNode>();
@@ -138,9 +141,13 @@ export function copyAllocations(allocations: Allocations): Allocations {
   return copy;
 }
 
-function addUp({ mostTenantsPerGpu, gpus }: NodeGpus, allocations: readonly Allocation[]): PlaceableNode {
+function addUp(
+  { mostTenantsPerGpu, gpus, placement }: AllocatableNode,
+  allocations: readonly Allocation[],
+): PlaceableNode {
   return {
     mostTenantsPerGpu,
+    ...(placement && { placement }),
     gpus: gpus.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
       const demands = [...(others ? [others] : []), ...allocations.flatMap(({ demand }) => demand.get(gpuUuid) ?? [])];
       const replicas = allocations.flatMap(({ demand, replicaOf }) =>

@@ -21,7 +21,7 @@ import { type Cost, compareCosts, costOnGpu, lossOn, type Preference } from './s
 
 type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'initIndex' | 'memoryIsolation' | 'gpus'>;
 /** What of a pod's request decides where it goes. */
-export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpuUuids'> & {
+export type PlacementRequest = Pick<PodRequest, 'placement' | 'gpuModels' | 'gpuUuids' | 'sameGpu'> & {
   readonly containers: readonly RequestedContainer[];
   /** For `spread`. */
   readonly replicaOf?: ReplicaOf;
@@ -58,7 +58,9 @@ export function placePod(
 ): PodPlacement {
   const gpus = selectGpus(request, node);
   if ('reason' in gpus) return { ok: false, ...gpus };
-  const preference = preferenceOf(request, node, defaultPlacement, worth);
+  // The node's own placement chooses among its GPUs only: nodes are compared by one placement.
+  const preference = preferenceOf(request, node, node.placement ?? defaultPlacement, worth);
+  if (request.sameGpu) return placeOnOneGpu(request, { ...node, gpus }, preference);
   const { mostTenantsPerGpu } = node;
   const [only, ...others] = request.containers;
   const [share, ...more] = only?.gpus ?? [];
@@ -76,6 +78,25 @@ export function placePod(
     }
   }
   return { ok: false, ...(first ?? refusal('the pod requests no GPU', 'no GPU is requested', false)) };
+}
+
+/** All containers on one GPU: the best of those that take them together. */
+function placeOnOneGpu(request: PlacementRequest, node: PlaceableNode, preference: Preference): PodPlacement {
+  const { sameGpu: _, ...apart } = request;
+  const tried = node.gpus.map((gpu) => ({
+    gpu,
+    placed: placePod(apart, { ...node, gpus: [gpu] }, preference.placement),
+  }));
+  const costOf = (gpu: NodeGpu, containers: readonly ContainerGrant[]) =>
+    costOnGpu(gpu, demandOf(containers).get(gpu.gpuUuid) ?? NOTHING, preference, false);
+  const fitting = tried.flatMap(({ gpu, placed }) =>
+    placed.ok ? [{ containers: placed.containers, ...costOf(gpu, placed.containers) }] : [],
+  );
+  const [best] = fitting.sort(compareCosts);
+  if (best) return { ok: true, containers: best.containers };
+  const missed = tried.flatMap(({ placed }) => (placed.ok ? [] : [placed]));
+  const [nearest] = missed.sort((a, b) => a.distance - b.distance);
+  return nearest ?? { ok: false, ...refusal('the pod requests no GPU', 'no GPU is requested', false) };
 }
 
 export function preferenceOf(

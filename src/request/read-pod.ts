@@ -64,6 +64,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     dialects,
     labels,
     annotations,
+    nodeSelector: objectAt(field(pod, 'spec'), 'nodeSelector'),
     choices: readChoices(chosen, rules, problems),
     recorded,
     priorities: [],
@@ -143,10 +144,17 @@ function toPodRequest(containers: readonly ContainerRequest[], context: PodConte
     ...(placement && { placement }),
     ...(computePolicy && { computePolicy }),
     ...(computeWeight !== undefined && { computeWeight }),
+    ...(isOnOneGpu(containers, context) && { sameGpu: true as const }),
     ...(rules.enforcement !== 'enforce' && { enforcement: rules.enforcement }),
     gpuModels,
     gpuUuids,
   };
+}
+
+/** Whether a dialect puts several containers with a share of one GPU each on the same one. */
+function isOnOneGpu(containers: readonly ContainerRequest[], { dialects }: PodContext): boolean {
+  const together = dialects.filter(({ sameGpu }) => sameGpu).map(({ name }) => name);
+  return containers.length > 1 && containers.every(({ dialect, gpus }) => together.includes(dialect) && !gpus[1]);
 }
 
 /** Maps that are read here must be maps; the API server sends no others. */

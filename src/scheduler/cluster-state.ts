@@ -4,10 +4,12 @@ import { hash } from 'node:crypto';
 import type { V1Node, V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
+import type { Placement } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
 import type { ApiConfig } from '../kube/config.ts';
 import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
+import { placementIn } from '../placement/node.ts';
 import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, type ResizeRequest, readBoundPod } from './bound-pod.ts';
 import type { FreeCores } from './free-cores.ts';
 import type { InFlightBindings } from './in-flight.ts';
@@ -62,11 +64,17 @@ export function watchCluster(parts: ClusterParts): Cluster {
   };
 }
 
-type WatchedNode = { readonly name: string; readonly text: string | undefined; readonly cores: number };
+type WatchedNode = {
+  readonly name: string;
+  readonly text: string | undefined;
+  readonly placement: Placement | undefined;
+  readonly cores: number;
+};
 
 /** Nodes are written all the time, their GPUs hardly ever: only another text of the annotation is read again. */
 function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: ReadonlyMap<string, string> } {
   const { config, allocations, freeCores, onWatchProblem, logger } = parts;
+  /** Of the annotation, with the node's placement before it. */
   const texts = new Map<string, string>();
   const invalid = new Map<string, string>();
   const forget = (name: string) => {
@@ -75,10 +83,11 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
     texts.delete(name);
     invalid.delete(name);
   };
-  const update = ({ name, text, cores }: WatchedNode) => {
+  const update = ({ name, text, placement, cores }: WatchedNode) => {
     if (text === undefined) return forget(name);
     freeCores?.setNode(name, cores);
-    if (texts.get(name) === text) return;
+    const all = `${placement ?? ''}${text}`;
+    if (texts.get(name) === all) return;
     const gpus = parseNodeGpus(text);
     if (!gpus.ok) {
       forget(name);
@@ -86,15 +95,16 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
       logger.warn(`annotation ${GPUS_ANNOTATION} of the node is invalid: ${gpus.error}`, { node: name });
     } else {
       invalid.delete(name);
-      allocations.setNode(name, gpus.value);
+      allocations.setNode(name, { ...gpus.value, ...(placement && { placement }) });
     }
-    texts.set(name, text);
+    texts.set(name, all);
   };
   const watch = listAndWatch(config, {
     path: '/api/v1/nodes',
     keep: ({ metadata, status }: V1Node): WatchedNode => ({
       name: metadata?.name ?? '',
       text: metadata?.annotations?.[GPUS_ANNOTATION],
+      placement: placementIn(metadata?.labels),
       cores: freeCores ? coresIn(status?.allocatable) : 0,
     }),
     onList(items) {

@@ -147,10 +147,11 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
 
 /** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without
  * names. */
-function keyOf({ placement, gpuModels, gpuUuids, containers, replicaOf, cores }: ParsedRequest['request']): string {
+function keyOf(request: ParsedRequest['request']): string {
+  const { placement, gpuModels, gpuUuids, sameGpu, containers, replicaOf, cores } = request;
   const amounts = containers.map(({ kind, gpus }) => [kind, gpus]);
   return createHash('sha256')
-    .update(JSON.stringify([placement, gpuModels, gpuUuids, amounts, replicaOf, cores]))
+    .update(JSON.stringify([placement, gpuModels, gpuUuids, sameGpu, amounts, replicaOf, cores]))
     .digest('base64');
 }
 

@@ -4,6 +4,7 @@ import type { V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { type Allocations, createAllocations } from '../../placement/allocations.ts';
+import { placementIn } from '../../placement/node.ts';
 import { readBoundPod } from '../../scheduler/bound-pod.ts';
 import { coresIn, coresOf } from '../../scheduler/pod-aspects.ts';
 import { conditionOf, type Node, type Pod } from './objects.ts';
@@ -23,7 +24,8 @@ export function allocationsOf(nodes: readonly Node[], pods: readonly Pod[]): All
   for (const { metadata } of nodes) {
     const gpus = parseNodeGpus(metadata.annotations?.[GPUS_ANNOTATION] ?? '');
     if (!gpus.ok) continue;
-    allocations.setNode(metadata.name, gpus.value);
+    const placement = placementIn(metadata.labels);
+    allocations.setNode(metadata.name, { ...gpus.value, ...(placement && { placement }) });
     allocations.setFreeCores(metadata.name, cores.get(metadata.name));
   }
   return allocations;

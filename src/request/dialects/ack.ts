@@ -1,6 +1,7 @@
 // Alibaba's ACK shared GPU scheduling and open-source gpushare: `aliyun.com/gpu-mem` in units of the cluster.
 // The limit is proportional, as in cGPU, unless the operator chose the literal size (`rounding`).
 
+import { MEMORY_ISOLATION_ANNOTATION } from '../../api/names.ts';
 import {
   type ContainerRequest,
   type GpuShare,
@@ -10,14 +11,18 @@ import {
 } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { parseWhole } from '../../common/quantity.ts';
+import { parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 const MEMORY = 'aliyun.com/gpu-mem';
 const CORES = 'aliyun.com/gpu-core.percentage';
+/** Whole GPUs, on nodes of the mode `topology`. */
+const WHOLE = 'aliyun.com/gpu';
 const COUNT_LABEL = 'aliyun.com/gpu-count';
+/** Of nodes; pods select nodes by it. In the mode `share` GPUs are shared without isolation. */
+const MODE_LABEL = 'ack.node.gpu.schedule';
 const DISABLE = 'CGPU_DISABLE';
 const HIGH_PRIORITY = 'ALIYUN_COM_GPU_HIGH_PRIO';
 const MEMORY_VARIABLE = 'ALIYUN_COM_GPU_MEM_CONTAINER';
@@ -26,16 +31,20 @@ const WEIGHT_VARIABLE = 'ALIYUN_COM_GPU_SCHD_WEIGHT';
 
 export const ack: Dialect = {
   name: 'ack',
-  resources: [MEMORY, CORES],
+  resources: [MEMORY, CORES, WHOLE],
   environment: [DISABLE, HIGH_PRIORITY],
   schedulers: ['ack-co-scheduler'],
   zeroIsNothing: true,
+  // As gpushare's scheduler extender, which looks for one GPU for the sum of a pod's containers.
+  sameGpu: true,
   signs: { deployments: ['kube-system/gpushare-schd-extender'] },
   read,
   variables,
 };
 
 function read(asked: Asked, rules: Rules): Checked<Answer> {
+  const isAsked = (name: string) => !sameQuantity(asked.amounts.get(name) ?? '0', '0');
+  if (isAsked(WHOLE)) return readWhole(asked, isAsked);
   const { unitBytes, rounding } = rules.ack;
   const memoryText = asked.amounts.get(MEMORY);
   if (memoryText === undefined) {
@@ -62,15 +71,39 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const warnings =
     cores !== undefined && cores % 5 !== 0 ? [`${CORES}: ${cores} is taken as it is; ACK itself takes steps of 5`] : [];
   if (cores !== undefined && gpus > 1) warnings.push(`${CORES}: ${cores} is percent of each of the ${gpus} GPUs`);
-  const disable = asked.environment.get(DISABLE);
   return {
     ok: true,
     value: {
       gpus: Array.from({ length: gpus }, () => share),
-      ...(disable === 'true' || disable === '1' ? { memoryIsolation: 'off' } : {}),
+      ...(isIsolationOff(asked, rules, warnings) && { memoryIsolation: 'off' }),
       ...(asked.environment.get(HIGH_PRIORITY) === '1' ? { priority: 'high' } : {}),
       warnings,
     },
+  };
+}
+
+/** Switched off by the variable, or by the mode of the nodes that the pod selects, where the namespace allows that. */
+function isIsolationOff({ environment, annotations, nodeSelector }: Asked, rules: Rules, warnings: string[]): boolean {
+  const disable = environment.get(DISABLE);
+  if (disable === 'true' || disable === '1') return true;
+  if (textAt(nodeSelector, MODE_LABEL) !== 'share' || textAt(annotations, MEMORY_ISOLATION_ANNOTATION) === 'on')
+    return false;
+  if (!rules.allowMemoryIsolationOff) warnings.push(`${MODE_LABEL}: share: memory is limited all the same here`);
+  return rules.allowMemoryIsolationOff;
+}
+
+function readWhole(asked: Asked, isAsked: (name: string) => boolean): Checked<Answer> {
+  const other = [MEMORY, CORES].find(isAsked);
+  if (other !== undefined) {
+    const wrong = `is a part of a GPU beside whole ones (${WHOLE})`;
+    return err([invalid(asked.amountPath(other), asked.amounts.get(other), wrong, 'write one of the two')]);
+  }
+  const text = asked.amounts.get(WHOLE) ?? '';
+  const count = parseWhole(text, 1, MOST_GPUS);
+  if (!count.ok) return err([invalid(asked.amountPath(WHOLE), text, count.error.wrong, count.error.right)]);
+  return {
+    ok: true,
+    value: { gpus: Array.from({ length: count.value }, () => ({ memory: { kind: 'whole' } })), warnings: [] },
   };
 }
 
@@ -98,6 +131,7 @@ function readCores(text: string, asked: Asked, problems: Problem[]): number | un
  * GPU, which nothing here knows.
  */
 function variables({ gpus, asked, memoryIsolation }: ContainerRequest): Readonly<Record<string, string>> {
+  if (gpus[0]?.memory.kind === 'whole') return {};
   const total = parseWhole(asked[MEMORY], 1, MOST_MEMORY_BYTES);
   const units = (total.ok ? total.value : 0) / gpus.length;
   const cores = gpus[0]?.coresPercent;

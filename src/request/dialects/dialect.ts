@@ -17,6 +17,7 @@ export type Asked = {
   readonly environment: ReadonlyMap<string, string>;
   readonly labels: JsonObject;
   readonly annotations: JsonObject;
+  readonly nodeSelector: JsonObject;
 };
 
 export type Answer = {
@@ -57,6 +58,8 @@ export type Dialect = {
   readonly environment: readonly string[];
   /** Scheduler names in manifests of this dialect, which our own replaces. */
   readonly schedulers: readonly string[];
+  /** All containers of a pod get their shares of one GPU each on the same one. */
+  readonly sameGpu?: boolean;
   /** An amount of 0 means that the container asks for nothing (`cotenant.io/*` refuses it). */
   readonly zeroIsNothing: boolean;
   readonly read: (asked: Asked, rules: Rules) => Checked<Answer>;

@@ -404,3 +404,48 @@ test('an init container that ends before a sidecar starts may need the whole GPU
   const whole = container('prep', 'init', { memory: { kind: 'whole' } });
   t.is(inOrder(whole, side), 'app:a prep:a side:a');
 });
+
+test('a node chooses its GPUs by its own placement, unless the pod has one', (t) => {
+  const node = { ...nodeOf(gpu('a', 9000), gpu('b', 4000)), placement: 'spread' as const };
+  const containers = [container('m', 'app', share(3000))];
+  t.is(placed(pod(containers), { ...node, placement: 'binpack' }), 'm:b');
+  t.is(placed(pod(containers), node), 'm:a');
+  t.is(placed(pod(containers, { placement: 'binpack' }), node), 'm:b');
+});
+
+test('containers that belong on one GPU get one that takes all of them, or none', (t) => {
+  const containers = [container('m', 'app', share(3000)), container('n', 'app', share(2000))];
+  const together = (more: Partial<PodRequest> = {}) => pod(containers, { sameGpu: true, ...more });
+  const node = nodeOf(gpu('a', 9000), gpu('b', 4000), gpu('c', 6000));
+  t.is(placed(together(), node), 'm:c n:c');
+  t.is(placed(together({ placement: 'spread' }), node), 'm:a n:a');
+  t.is(placed(together({ gpuUuids: ['GPU-a', 'GPU-b'] }), node), 'm:a n:a');
+  // Apart they would fit.
+  const small = nodeOf(gpu('a', 4000), gpu('b', 3000));
+  t.is(placed(pod(containers), small), 'm:b n:a');
+  t.regex(placed(together(), small), /^GPU-a .*5000 MiB are requested/);
+  t.is(placed(together(), nodeOf()), 'the agent reports no GPU (cotenant.io/gpu)');
+});
+
+test('pods on one GPU go where an exhaustive search finds a place', (t) => {
+  fc.assert(
+    fc.property(
+      fc.array(fc.integer({ min: 500, max: 9000 }), { minLength: 2, maxLength: 3 }),
+      fc.array(fc.integer({ min: 0, max: 16_000 }), { minLength: 1, maxLength: 4 }),
+      (sizes, left) => {
+        const node = nodeOf(...left.map((mib, index) => gpu(String(index), mib)));
+        const request = pod(
+          sizes.map((mib, index) => container(`c${index}`, 'app', share(mib))),
+          { sameGpu: true },
+        );
+        const found = placePod(request, node, 'binpack');
+        const total = sizes.reduce((sum, mib) => sum + mib, 0);
+        if (found.ok !== left.some((mib) => mib >= total)) throw new Error(`${sizes} on ${left}`);
+        if (found.ok && new Set(found.containers.flatMap(({ gpus }) => gpus.map(({ gpuUuid }) => gpuUuid))).size !== 1)
+          throw new Error('on several GPUs');
+      },
+    ),
+    { numRuns: 300 },
+  );
+  t.pass();
+});
