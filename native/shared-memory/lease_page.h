@@ -77,10 +77,11 @@ struct cot_lease_record {
 /* How far the container's processes are on a GPU. They alone write it, atomically; the agent reads `relieved`. */
 struct cot_lease_shared {
     uint64_t used_until_ns; /* use is counted up to here: time in which several processes use the GPU counts once */
-    uint64_t round;         /* how many launches the process made that made most, since nothing was in flight */
+    uint64_t round;         /* of older builds */
     uint64_t awaited;       /* launches ever that went without credit, as work in flight might wait for them */
     uint64_t relieved;      /* those, and the ones that went at the bound of their wait */
-    uint64_t reserved[4];
+    uint64_t made; /* launches of the process that has made most; in the high half, when nothing was in flight last */
+    uint64_t reserved[3];
 };
 
 struct cot_lease_order {

@@ -76,7 +76,8 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
 struct cot_digest {
     uint64_t used_ns, inflight, pending_ns, longest_ns, launches, throttled_ns, relieved;
     uint32_t waiting;
-    uint32_t faults; /* values that the gate would never write */
+    bool has_awaited; /* work of it has waited for a later launch, or so its processes found */
+    uint32_t faults;  /* values that the gate would never write */
 };
 
 /* Reads each value of the tenant's half of the page once and validates it. `slot_count` and `gpu_count` are the agent's
@@ -137,11 +138,11 @@ struct cot_member {
     uint64_t waited_for_ns;    /* time in its turn during which others waited ... */
     uint64_t owed_ns;          /* ... and how much of that the GPU could have given to them */
     uint64_t finishing_ns;     /* since when its turn would be over, if nothing of it were in flight; 0: it is not */
-    uint64_t finishing_launches, finishing_launch_ns; /* launches of it by then, and when one was last made */
-    bool lent;                                        /* the turn is a loan during another container's pause */
-    bool out_of_credit;                               /* high priority, and used up its credit while others waited */
-    bool reserved;                                    /* has this GPU, but its gang not yet all that it wants */
-    bool digested_since_close;                        /* a digest was taken after the order was closed */
+    uint64_t finishing_steps, finishing_step_ns; /* launches of it made and ended by then, and when one last was */
+    bool lent;                                   /* the turn is a loan during another container's pause */
+    bool out_of_credit;                          /* high priority, and used up its credit while others waited */
+    bool reserved;                               /* has this GPU, but its gang not yet all that it wants */
+    bool digested_since_close;                   /* a digest was taken after the order was closed */
     bool undrained;             /* it did not drain in time: its work shares the GPU with the holder's */
     uint64_t trailing_until_ns; /* until then its work runs first: it ends before the holder's begins */
     uint64_t busy_ns;           /* time with work in flight */

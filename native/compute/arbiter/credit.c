@@ -187,11 +187,18 @@ static uint64_t lead_of(const struct cot_gpu *gpu, const struct cot_member *memb
     return member->virtual_ns - least;
 }
 
-static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member) {
+/* `renew`: the wait begins; else its bound may only become earlier. */
+static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member,
+                       bool renew) {
     uint64_t debt = cot_limited(member) && member->credit_ns < 0 ? (uint64_t)-member->credit_ns : 0;
     uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead_of(gpu, member));
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
-    member->bound_ns = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
+    /* Work in flight beside that of others is charged as long as it stays, which must not lengthen the wait of the
+     * launch that would end it: the wait owes what that work was expected to take. */
+    uint64_t expected = member->digest.pending_ns * COT_PPM / cot_larger(member->share.limit_ppm, 1);
+    if (member->undrained && member->digest.has_awaited) owed = cot_smaller(owed, expected);
+    uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
+    member->bound_ns = member->bound_ns && !renew ? cot_smaller(member->bound_ns, bound) : bound;
 }
 
 /* Ends a turn: a container that others waited for pays for that wait, whatever it reports. One that
@@ -205,7 +212,7 @@ void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, st
     member->lent = member->reserved = false;
     bool passed = member->relieved && member->digest.launches == member->relieved_launches &&
                   gpu->now_ns - member->granted_ns >= arbiter->tuning.quantum_ns;
-    if (passed && member->digest.waiting) bound_wait(arbiter, gpu, member);
+    if (passed && member->digest.waiting) bound_wait(arbiter, gpu, member, true);
 }
 
 /* What links.c finds containers by that belong together. */
@@ -234,7 +241,10 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
     if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);
     if (!wants) member->bound_ns = 0;
-    else if (!wanted || digest->launches != before.launches) bound_wait(arbiter, gpu, member);
+    else {
+        bool begins = !wanted || digest->launches != before.launches;
+        if (begins || member->undrained) bound_wait(arbiter, gpu, member, begins);
+    }
     bool progressed = digest->launches != before.launches || digest->inflight > 0 || wants;
     if (progressed) {
         member->active_ns = now_ns;

@@ -28,6 +28,7 @@ void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint3
         slots = slot_count;
     }
     const struct cot_lease_shared *shared = &cot_lease_order_at((void *)page, gpu)->shared;
+    sum.has_awaited = __atomic_load_n(&shared->awaited, __ATOMIC_RELAXED) != 0;
     sum.relieved = read_word(&shared->relieved, COT_MAX_PLAUSIBLE_NS, &sum.faults);
     for (uint32_t slot = 0; slot < slots; slot++) {
         const struct cot_lease_row *row = cot_lease_row_at((void *)page, gpu_count, slot, gpu);

@@ -60,7 +60,7 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     member->turn_charged_ns = 0;
     member->lent = lent && !member->relieved;
     member->out_of_credit = false;
-    member->finishing_ns = member->finishing_launch_ns = 0;
+    member->finishing_ns = member->finishing_step_ns = 0;
     member->held_back_ns = 0;
     member->reserved = true;
     if (cot_has_all(arbiter, member)) cot_each_gpu(arbiter, member, open_gpu);
@@ -157,13 +157,16 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
 /* The turn is over, but work of it is in flight that may wait for launches of its other processes. The gate lets those
  * go while the lease is granted, if that work takes too long; the turn ends when nothing is in flight. */
 static bool is_finishing(const struct cot_arbiter *arbiter, struct cot_member *holder, uint64_t now_ns) {
-    if (holder->multi_gpu || !holder->digest.inflight || !holder->digest.waiting) return false;
+    /* A launch that waits for work of its own process is not counted as one that waits. */
+    bool may_follow = holder->digest.waiting || holder->digest.has_awaited;
+    if (holder->multi_gpu || !holder->digest.inflight || !may_follow) return false;
     if (holder->finishing_ns == 0) holder->finishing_ns = now_ns;
-    if (holder->finishing_launch_ns == 0 || holder->finishing_launches != holder->digest.launches) {
-        holder->finishing_launch_ns = now_ns;
-        holder->finishing_launches = holder->digest.launches;
+    uint64_t steps = 2 * holder->digest.launches - holder->digest.inflight; /* launched, and ended */
+    if (holder->finishing_step_ns == 0 || holder->finishing_steps != steps) {
+        holder->finishing_step_ns = now_ns;
+        holder->finishing_steps = steps;
     }
-    return now_ns - holder->finishing_launch_ns < arbiter->tuning.quantum_ns + holder->digest.pending_ns &&
+    return now_ns - holder->finishing_step_ns < arbiter->tuning.quantum_ns + holder->digest.pending_ns &&
            now_ns - holder->finishing_ns < arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
 }
 

@@ -2,6 +2,7 @@
  * and whether an arbiter runs. */
 #include "internal.h"
 
+#define MOST_BEHIND 64u
 #define STOPPED_NS 5000000ull /* after which overdue work would have been charged */
 
 /* Totals of all processes of the container on this GPU. Announcements are read before what they turn into. */
@@ -48,19 +49,32 @@ bool cot_is_in_use(const struct cot_gate *gate, const struct cot_totals *totals,
            now_ns < LOAD(gate->shared->used_until_ns) + most;
 }
 
-/* Processes that need one another launch equally often. A round begins with a launch while nothing of the container is
- * in flight. Its number is in the high half of `round`, in the low half how many launches one process made in it at
- * most: so many may each of the others make, if the credit ends between them. True: it is more than before. */
-bool cot_count_in_round(struct cot_gate *gate, bool begins) {
-    uint64_t most = LOAD(gate->shared->round), own = LOAD(gate->round), next;
+/* Processes that need one another launch equally often: each may make as many launches as the one that has made most,
+ * if the credit ends between them. What they are behind by when nothing is in flight counts on, as one may have begun
+ * the next step; beyond MOST_BEHIND they do not belong together. */
+static uint32_t made_by(const struct cot_gate *gate, uint64_t made) {
+    uint32_t own = LOAD(gate->made), least = (uint32_t)(made >> 32) - MOST_BEHIND;
+    return (int32_t)(own - least) < 0 ? least : own;
+}
+
+bool cot_is_behind(const struct cot_gate *gate) {
+    uint64_t made = LOAD(gate->shared->made);
+    return (int32_t)(made_by(gate, made) - (uint32_t)made) < 0;
+}
+
+/* `begins`: nothing of the container is in flight. True: the others may make more launches than before. */
+bool cot_count_made(struct cot_gate *gate, bool begins) {
+    uint64_t made = LOAD(gate->shared->made), next;
+    uint32_t own, most;
     do {
-        own = own >> 32 == most >> 32 ? own + 1 : (most & ~0xffffffffull) + 1;
-        if (begins) own = ((most >> 32) + 1) << 32 | 1;
-        next = own > most ? own : most;
-    } while (next != most && !__atomic_compare_exchange_n(&gate->shared->round, &most, next, false, __ATOMIC_RELAXED,
-                                                          __ATOMIC_RELAXED));
-    __atomic_store_n(&gate->round, own, __ATOMIC_RELAXED);
-    return own >= next && LOAD(gate->shared->awaited);
+        most = (uint32_t)made;
+        own = made_by(gate, made) + 1;
+        bool leads = (int32_t)(own - most) > 0;
+        next = (begins ? (uint64_t)most << 32 : made & ~0xffffffffull) | (leads ? own : most);
+    } while (next != made &&
+             !__atomic_compare_exchange_n(&gate->shared->made, &made, next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    __atomic_store_n(&gate->made, own, __ATOMIC_RELAXED);
+    return own != most && (uint32_t)next == own && LOAD(gate->shared->awaited);
 }
 
 /* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was

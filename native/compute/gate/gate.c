@@ -8,7 +8,6 @@
 #define MOST_SETTLED 4u
 #define BOUND_SLACK_NS 5000000ull /* a wait that is as long as it should be ends by itself before its bound */
 #define MOST_DEBT_NS 100000000ull /* of launches that go for work in flight */
-#define MOST_OVER_NS 10000000ull  /* how much processes that are behind others may use without credit */
 #define STUCK_SLACK_NS 1000000ull /* how much longer than predicted all in flight may take */
 
 const struct cot_gate_tuning cot_default_gate = {
@@ -32,6 +31,7 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
     gate->gpu_count = gpu_count;
     gate->gpu = gpu;
     gate->slot = slot;
+    gate->made = (uint32_t)LOAD(gate->shared->made);
     struct cot_lease_row *row = gate->row;
     uint64_t *const words[] = {&row->waiting, &row->inflight, &row->pending_ns, &row->longest_ns, &row->throttled_ns};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) __atomic_store_n(words[i], 0, __ATOMIC_RELAXED);
@@ -174,11 +174,9 @@ static bool is_at_bound(struct cot_wait *wait, const struct admission *admission
     return admission->now_ns >= wait->bound_ns;
 }
 
-static bool is_behind_in_round(const struct cot_gate *gate, const struct admission *admission) {
-    uint64_t most = LOAD(gate->shared->round), own = LOAD(gate->round);
-    if (!admission->limit || admission->over_ns > MOST_OVER_NS || admission->totals.inflight <= 1) return false;
-    if (!LOAD(gate->shared->awaited)) return false;
-    return own >> 32 == most >> 32 ? own < most : (most & 0xffffffff) > 0;
+static bool may_follow(const struct cot_gate *gate, const struct admission *admission) {
+    if (!admission->limit || admission->over_ns > MOST_DEBT_NS || admission->totals.inflight <= 1) return false;
+    return LOAD(gate->shared->awaited) && cot_is_behind(gate);
 }
 
 /* Work in flight that has not ended in its time may wait for this launch. It is charged as long as it stays, so no
@@ -223,7 +221,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
     verdict.away = cot_is_arbiter_away(gate, now_ns, wait ? wait->rung_ns : 0, &stale);
     verdict.go = verdict.away ? may_go_without_arbiter(gate, &admission) : may_go(gate, &admission);
     bool begins = verdict.go && admission.totals.inflight <= 1;
-    verdict.go |= is_behind_in_round(gate, &admission);
+    verdict.go |= may_follow(gate, &admission);
     verdict.bound = !verdict.go && (is_awaited(gate, wait, &admission) || is_at_bound(wait, &admission));
     verdict.go |= verdict.bound;
     if (verdict.bound) __atomic_fetch_add(&gate->shared->relieved, 1, __ATOMIC_RELAXED);
@@ -235,7 +233,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
     launch->away = verdict.away;
     if (verdict.go) {
         if (first) cot_begin_use(gate, now_ns);
-        verdict.wakes = cot_count_in_round(gate, begins) && admission.totals.waiting;
+        verdict.wakes = cot_count_made(gate, begins) && admission.totals.waiting;
         __atomic_fetch_add(&gate->row->launches, 1, __ATOMIC_RELAXED);
         return verdict;
     }

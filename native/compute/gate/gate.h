@@ -54,9 +54,10 @@ struct cot_gate {
     struct cot_lease_shared *shared; /* on this GPU */
     struct cot_lease_row *row;       /* of this process */
     uint32_t slot_count, gpu_count, gpu, slot;
-    uint64_t forfeited_ns;  /* growth of a record's limit that was not used in time ... */
-    uint64_t forfeited_of;  /* ... and the check of that record */
-    uint64_t round;         /* launches of this process since the container last had nothing in flight */
+    uint64_t forfeited_ns; /* growth of a record's limit that was not used in time ... */
+    uint64_t forfeited_of; /* ... and the check of that record */
+    uint32_t made;         /* launches of this process, counted on from those of the one that has made most */
+    uint32_t unused;
     uint32_t waited;        /* the last admission was answered with a wait */
     uint32_t out_of_credit; /* the limit was reached and has not grown enough since */
     /* The container's other processes: launches, how many of them are in flight, since when neither has changed, and

@@ -14,10 +14,11 @@ const collective = (more: Tenant['more']): Tenant => ({
   percent: PERCENT,
   more: { spread: 'fixed', ...more },
 });
-const JOBS: Readonly<Record<'one_container' | 'two_containers' | 'one_gpu', readonly Tenant[]>> = {
+const JOBS: Readonly<Record<'one_container' | 'two_containers' | 'one_gpu' | 'four_on_one_gpu', readonly Tenant[]>> = {
   one_container: [collective({ gpus: 2 })],
   two_containers: [0, 1].map((gpu) => collective({ gpu })),
   one_gpu: [collective({ processes: 2, work_us: 2000, burst: 2 * 28 })],
+  four_on_one_gpu: [collective({ processes: 4, work_us: 2000, burst: 2 * 28 })],
 };
 const NEIGHBORS: readonly Tenant[] = [0, 1].map((gpu) => ({
   form: 'async',
@@ -43,7 +44,7 @@ export async function ratioOfCollectives(job: Job, beside: readonly Tenant[] = N
 export async function collectives({ note }: BenchOptions): Promise<Row[]> {
   note('compute: collectives of several GPUs');
   const rows: Row[] = [];
-  for (const job of ['one_container', 'two_containers', 'one_gpu'] as const) {
+  for (const job of ['one_container', 'two_containers', 'one_gpu', 'four_on_one_gpu'] as const) {
     rows.push({
       name: `compute.collectives.${job}.rate_ratio`,
       value: await ratioOfCollectives(job),

@@ -149,10 +149,35 @@ for (const [job, what] of [
   ['one_container', 'on two GPUs in one container'],
   ['two_containers', 'on two GPUs in a container each'],
   ['one_gpu', 'on one GPU in one container'],
+  ['four_on_one_gpu', 'of four processes on one GPU'],
 ] as const) {
   test(`ranks ${what} get their share beside busy neighbors`, async (t) => {
     const ratio = await ratioOfCollectives(job);
     t.true(ratio >= 0.8, `${ratio}`);
+  });
+}
+
+for (const percent of [10, 20]) {
+  test(`three ranks on one GPU with ${percent} % leave their neighbors theirs`, async (t) => {
+    const ranks = {
+      form: 'collective',
+      kernelUs: 20,
+      percent,
+      more: { processes: 3, work_us: 2000, burst: 2 },
+    } as const;
+    const beside = [0, 1].map(() => busy(500, (100 - percent) / 2));
+    const native = (await runLab({ law: 'native', seconds: 12, tenants: [ranks] }))[0]?.steps ?? 0;
+    for (const seed of [1, 4, 7]) {
+      const [served, ...others] = await runLab({ seconds: 12, seed, tenants: [ranks, ...beside] });
+      const part = (served?.steps ?? 0) / native;
+      t.true(part >= (0.8 * percent) / 100, `seed ${seed}: ${part} of their steps`);
+      const used = percentOf(after(served?.active_us ?? [], 2));
+      t.true(used <= percent + 1, `seed ${seed}: ${used} % of the GPU`);
+      for (const one of others) {
+        const left = percentOf(after(one.work_us, 2));
+        t.true(left >= 0.95 * ((100 - percent) / 2), `seed ${seed}: ${left} % for a neighbor`);
+      }
+    }
   });
 }
 

@@ -129,25 +129,30 @@ const STEPS = 28;
 
 /* A step takes 5 ms without a share, and twice as long by its share. The rest is for what a busy machine adds, and until it
  * is known how long the kernels take. In two containers each step takes turns of both. */
-for (const [what, job, neighbors, mostMs] of [
-  ['of one container end alone', [{ percent: 50 }], [], 80],
-  ['of one container end beside a busy neighbor', [{ percent: 50 }], [{ percent: 50 }], 150],
-  ['in two containers end', [{ percent: 50 }, { percent: 50 }], [], 400],
+for (const [what, count, job, neighbors, mostMs] of [
+  ['of one container end alone', 2, [{ percent: 50 }], [], 80],
+  ['of one container end beside a busy neighbor', 2, [{ percent: 50 }], [{ percent: 50 }], 150],
+  ['of one container end, four of them', 4, [{ percent: 50 }], [{ percent: 50 }], 60],
+  ['in two containers end', 2, [{ percent: 50 }, { percent: 50 }], [], 400],
 ] as const) {
   test.serial(`steps queued ahead on one GPU by ranks ${what}`, async (t) => {
     const { node, grants } = await bench(t, [...job, ...neighbors]);
     const preloadOf = (index: number) => grants[index % job.length]?.cuda ?? '';
     const run = async (flag: number, preloads: readonly string[]) => {
-      const words = ['steps', String(flag), '2', String(STEPS)];
+      const words = ['steps', String(flag), String(count), String(STEPS)];
       const ranks = preloads.map((preload) => streams<{ stepMs: number }>(t, node, words, { preload }));
       const results = await Promise.all(ranks.map(({ result }) => result));
       return Math.max(...results.map(({ stepMs }) => stepMs));
     };
-    const unshared = await run(6, ['', '']);
+    const ranks = Array.from({ length: count }, (_, rank) => rank);
+    const unshared = await run(
+      6,
+      ranks.map(() => ''),
+    );
     const busy = neighbors.map((_, index) =>
       streams<{ kernels: number }>(t, node, ['busy', '20000'], { preload: grants[job.length + index]?.cuda ?? '' }),
     );
-    const shared = await run(7, [preloadOf(0), preloadOf(1)]);
+    const shared = await run(7, ranks.map(preloadOf));
     t.log(`${shared} ms a step, ${unshared} without a share`);
     t.true(shared < mostMs, `${shared} ms a step`);
     for (const { child } of busy) child.kill('SIGKILL');
