@@ -213,7 +213,7 @@ RULE(pci_unknown, .source = DRIVER_API "Memory Management, cuDeviceGetByPCIBusId
 /* The name of an error is that of the enumerator. The public header of CUDA 13.0 lacks five of 13.5's, and what a
  * driver does not recognize is an invalid value. */
 static bool is_newer_error(int code) {
-    return code == 227 || (code >= 917 && code <= 919);
+    return code == 227 || code == 47 || (code >= 917 && code <= 919);
 }
 RULE(error_names, .source = DRIVER_API "Error Handling, cuGetErrorName", .calls = "cuGetErrorName") {
     static const struct {
