@@ -2,6 +2,7 @@
 // of bound pods, added up. No I/O: the watch and the binder write to it.
 import type { GpuDemand } from '../api/gpu.ts';
 import type { NodeGpus } from '../api/node-annotation.ts';
+import type { Gang } from './gang.ts';
 import type { PlaceableNode } from './node.ts';
 import type { ReplicaOf } from './replicas.ts';
 
@@ -14,6 +15,8 @@ export type Allocation = {
   readonly replicaOf?: ReplicaOf;
   /** CPU cores that the pod requests. */
   readonly cores?: number;
+  /** The group that it belongs to; absent: none. */
+  readonly gang?: Gang;
   /** Models that it allows; absent: any. */
   readonly gpuModels?: readonly string[];
   /** For a pod that waits until pods of lower priority have left: more is granted than there is until then. */

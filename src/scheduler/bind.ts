@@ -17,6 +17,7 @@ import {
   type WriteResult,
 } from './binding-writer.ts';
 import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
+import type { Gangs } from './gangs.ts';
 import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
 import type { RoomMaker } from './make-room.ts';
@@ -57,6 +58,7 @@ export type BinderParts = {
   readonly decider: Decider;
   readonly leadership: Leadership;
   readonly roomMaker: RoomMaker;
+  readonly gangs: Gangs;
   /** Lists all bound pods again. */
   readonly relist: () => Promise<void>;
   readonly times?: BinderTimes;
@@ -64,7 +66,7 @@ export type BinderParts = {
 };
 
 export function createBinder(parts: BinderParts): Binder {
-  const { config, allocations, inFlight, decider, leadership, roomMaker, relist, times = TIMES, logger } = parts;
+  const { config, allocations, inFlight, decider, leadership, roomMaker, gangs, relist, times = TIMES, logger } = parts;
   const closing = new AbortController();
   const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
   const requests = createRequestCache(() => performance.now());
@@ -85,6 +87,9 @@ export function createBinder(parts: BinderParts): Binder {
     const now = leadership.state();
     if (!now.leads || now.term !== before.term) return refused('this replica is no longer the leader');
     if (performance.now() - startedMs > DECIDE_MS) return refused('the bound pods could not be listed in time');
+    const held = gangs.place({ podUid, request: request.value, aspects }, [node]);
+    if (held && !held.ok) return refused(held.error);
+    gangs.release(podUid);
     roomMaker.release(podUid);
     const pending = inFlight.of(podUid);
     if (pending && pending.writtenMs === undefined) return refused(pendingOn(pending.node));

@@ -7,6 +7,7 @@ import { parsePodRequest } from '../api/request-annotation.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import type { Fragmentation } from '../placement/fragmentation.ts';
+import type { Gang } from '../placement/gang.ts';
 import { type PlacementRequest, type PodPlacement, placePod, preferenceOf } from '../placement/place-pod.ts';
 import { costOnNode, scoreOfRank } from '../placement/score.ts';
 import { learnWorkload } from '../placement/workload.ts';
@@ -41,8 +42,8 @@ export type Decider = {
   readonly cached: { readonly requests: number; readonly decisions: number };
 };
 
-/** What counts of a pod besides its request: for `spread`, and for `fragmentation`. */
-export type PodAspects = Pick<PlacementRequest, 'replicaOf' | 'cores'>;
+/** What counts of a pod besides its request: for `spread`, for `fragmentation`, and its group. */
+export type PodAspects = Pick<PlacementRequest, 'replicaOf' | 'cores'> & { readonly gang?: Gang };
 
 /** A pod's request, and the key under which decisions about it are cached. */
 export type ParsedRequest = {

@@ -1,6 +1,8 @@
-// What counts of a pod besides its request for GPUs: of what it is a replica, and the CPU cores that it requests. Pure.
+// What counts of a pod besides its request for GPUs: of what it is a replica, its group, and the CPU cores that it
+// requests. Pure.
 import { field, listAt, textAt } from '../common/json.ts';
 import { parseQuantity } from '../common/quantity.ts';
+import { gangOf } from '../placement/gang.ts';
 import { replicaOf } from '../placement/replicas.ts';
 import type { PodAspects } from './filter-and-score.ts';
 
@@ -22,6 +24,7 @@ export function coresOf(spec: unknown): number {
 }
 
 export function aspectsOf(metadata: unknown, spec: unknown): PodAspects {
-  const replicas = replicaOf((metadata ?? {}) as Parameters<typeof replicaOf>[0]);
-  return { cores: coresOf(spec), ...(replicas && { replicaOf: replicas }) };
+  const read = (metadata ?? {}) as Parameters<typeof replicaOf>[0];
+  const [replicas, gang] = [replicaOf(read), gangOf(read)];
+  return { cores: coresOf(spec), ...(replicas && { replicaOf: replicas }), ...(gang && { gang }) };
 }

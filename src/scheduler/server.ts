@@ -14,8 +14,9 @@ import {
   readNodesAsked,
   readPreemptionAsked,
 } from './extender-api.ts';
-import type { Decider } from './filter-and-score.ts';
+import type { Decider, Filtered } from './filter-and-score.ts';
 import type { Fit, WantedPods } from './fits.ts';
+import type { Gangs } from './gangs.ts';
 import type { RoomMaker } from './make-room.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
 import type { PreemptionPlanner } from './preemption.ts';
@@ -27,6 +28,7 @@ export type ExtenderParts = {
   readonly binder: Binder;
   readonly planner: PreemptionPlanner;
   readonly roomMaker: RoomMaker;
+  readonly gangs: Gangs;
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
@@ -92,10 +94,21 @@ function parseJson(body: Buffer): unknown {
   }
 }
 
+const only = (node: string): Filtered => ({ feasible: [node], failed: {}, unresolvable: {} });
+
+/** kube-scheduler counts equal reasons: one node has the sentence. */
+function noneOf(names: readonly string[], because: string): Filtered {
+  const failed = names.map((name, index) => [
+    name,
+    index === 0 ? because : 'node(s) where its pod group does not fit whole',
+  ]);
+  return { feasible: [], failed: Object.fromEntries(failed), unresolvable: {} };
+}
+
 type Answered = { readonly outcome: Outcome; readonly status?: number; readonly answer: object };
 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
-  filter(value, { decider, binder, roomMaker, notReadyReason }) {
+  filter(value, { decider, binder, roomMaker, gangs, notReadyReason }) {
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
@@ -104,11 +117,16 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     const request = decider.read(annotation, aspects);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
     if (annotation !== undefined) binder.cacheRequest(podUid, { text: annotation, aspects });
+    const held = gangs.place({ podUid, request: request.value, aspects }, names);
+    if (held) {
+      const filtered = held.ok ? only(held.value) : noneOf(names, held.error);
+      return { outcome: held.ok ? 'ok' : 'refused', answer: filterResult(filtered, asked.value) };
+    }
     let filtered = decider.filter(request.value, names);
     // kube-scheduler binds to the nominated node, and bind evicts there.
     if (filtered.feasible.length === 0 || roomMaker.holds(podUid)) {
       const node = roomMaker.nominate(preempting, request.value, names);
-      if (node !== undefined) filtered = { feasible: [node], failed: {}, unresolvable: {} };
+      if (node !== undefined) filtered = only(node);
     }
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked.value) };

@@ -14,6 +14,7 @@ import { watchDisruptionBudgets } from './disruption-budgets.ts';
 import { createDecider } from './filter-and-score.ts';
 import { fitPods, type WantedPods } from './fits.ts';
 import { createFreeCores } from './free-cores.ts';
+import { createGangs } from './gangs.ts';
 import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
 import { createRoomMaker } from './make-room.ts';
@@ -58,7 +59,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   const { logger } = options;
   const metrics = createMetrics();
   const parts = createParts(options, metrics);
-  const { decider, countFits, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets } = parts;
+  const { leadership, cluster, evictor, resizer, closeBudgets, ...deciding } = parts;
   let missing: string | undefined = 'nodes and pods were not listed yet';
   void cluster.ready.then(() => {
     if (missing === STOPPING) return;
@@ -77,29 +78,17 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   const close = async () => {
     missing = STOPPING;
     await Promise.all([extender?.close(GRACE_MS), evictor.close(), resizer.close()]);
-    binder.close();
+    deciding.binder.close();
     await Promise.all([leadership.close(), cluster.close(), closeBudgets()]);
     await health?.close();
   };
   try {
     const { host, port, tls, healthPort } = options;
-    extender = await startHttpServer(
-      createExtender({
-        decider,
-        countFits,
-        binder,
-        planner,
-        roomMaker,
-        metrics,
-        notReadyReason: () => missing,
-        logger,
-      }),
-      {
-        listen: { host, port },
-        tls: tls && { source: fromFiles(tls), minVersion: 'TLSv1.3', logger },
-        requestMs: 30_000,
-      },
-    );
+    extender = await startHttpServer(createExtender({ ...deciding, metrics, notReadyReason: () => missing, logger }), {
+      listen: { host, port },
+      tls: tls && { source: fromFiles(tls), minVersion: 'TLSv1.3', logger },
+      requestMs: 30_000,
+    });
     const probes = createHealthHandler({ notReadyReason: () => missing ?? notLeadingReason(), metrics });
     if (healthPort !== undefined) health = await startHttpServer(probes, { listen: { port: healthPort } });
     return { port: extender.port, healthPort: health?.port, close };
@@ -137,8 +126,9 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     evict: createEvictCall(config),
     writeEvent: createEventWriter(config, logger.warn),
   });
+  const gangs = createGangs({ allocations, inFlight, decider });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, relist, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, gangs, relist, logger },
     ...(binderTimes && { times: binderTimes }),
   });
   const writing = { config, allocations, leadership, hostname, logger };
@@ -156,5 +146,5 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     overcommittedGpus: () => evictor.overcommittedGpus,
     invalid: () => cluster.invalid,
   });
-  return { decider, countFits, binder, planner, roomMaker, leadership, cluster, evictor, resizer, closeBudgets };
+  return { decider, countFits, binder, planner, roomMaker, gangs, leadership, cluster, evictor, resizer, closeBudgets };
 }

@@ -16,6 +16,7 @@ import { demandOf } from '../../../src/placement/demand.ts';
 import { createBinder } from '../../../src/scheduler/bind.ts';
 import { budgetsOf } from '../../../src/scheduler/disruption-budgets.ts';
 import { createDecider, type Decider } from '../../../src/scheduler/filter-and-score.ts';
+import { createGangs } from '../../../src/scheduler/gangs.ts';
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { createRoomMaker } from '../../../src/scheduler/make-room.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
@@ -166,14 +167,15 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
     evict: async () => {},
     writeEvent: async () => {},
   });
+  const gangs = createGangs({ allocations, inFlight, decider });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, gangs, logger },
     relist: async () => {},
   });
   const metrics = createMetrics();
   const countFits = () => undefined;
   const notReadyReason = () => undefined;
-  return createExtender({ decider, countFits, binder, planner, roomMaker, metrics, notReadyReason, logger });
+  return createExtender({ decider, countFits, binder, planner, roomMaker, gangs, metrics, notReadyReason, logger });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */

@@ -36,9 +36,14 @@ export async function start(t: ExecutionContext, api: Api, more: Partial<Schedul
   return {
     lines,
     call,
-    filter: (name: string, mib: number, nodes: readonly string[]) =>
+    filter: (name: string, mib: number, nodes: readonly string[], labels: Readonly<Record<string, string>> = {}) =>
       call('filter', {
-        Pod: { metadata: { uid: `uid-${name}`, annotations: { [REQUEST_ANNOTATION]: recordOf(mib) } } },
+        Pod: {
+          metadata: {
+            ...{ namespace: 'team', uid: `uid-${name}`, labels },
+            annotations: { [REQUEST_ANNOTATION]: recordOf(mib) },
+          },
+        },
         NodeNames: nodes,
       }),
     /** undefined: it was bound. */

@@ -365,3 +365,34 @@ test('what would fit follows from the allocations, and nothing is reserved for i
     t.regex(String(body.error), says);
   }
 });
+
+test('pods of a group are bound only where all of them fit, also after a new list', async (t) => {
+  const api = await startApi(t, { a: 1000, b: 1000 });
+  api.lead('pod-a_1', 1);
+  const running = await start(t, api);
+  await leads(running);
+  const labels = {
+    'pod-group.scheduling.sigs.k8s.io/name': 'train',
+    'pod-group.scheduling.sigs.k8s.io/min-available': '2',
+  };
+  for (const name of ['one', 'two']) {
+    const pod = api.addPod(name, 600);
+    pod.metadata = { ...pod.metadata, labels };
+  }
+  const nodes = ['a', 'b'];
+  const waits = 'pod group team/train waits: 1 of its 2 pods are there';
+  t.like(await running.filter('one', 600, nodes, labels), {
+    body: { NodeNames: [], FailedNodes: { a: waits, b: 'node(s) where its pod group does not fit whole' } },
+  });
+  t.is(await running.bind('one', 'a'), waits, 'bind refuses it, too');
+  const [second = ''] = (await running.filter('two', 600, nodes, labels)).body.NodeNames as string[];
+  t.deepEqual((await running.filter('other', 600, nodes)).body.NodeNames, []);
+  const before = api.podLists;
+  api.lead('pod-a_2', 2);
+  t.is(await running.bind('two', second), undefined);
+  t.true(api.podLists > before);
+  t.deepEqual((await running.filter('other', 600, nodes)).body.NodeNames, [], "the other pod's GPU is held still");
+  const [first = ''] = (await running.filter('one', 600, nodes, labels)).body.NodeNames as string[];
+  t.is(await running.bind('one', first), undefined);
+  t.deepEqual([first, second].toSorted(), nodes);
+});

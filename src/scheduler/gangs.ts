@@ -1,0 +1,155 @@
+// Holds GPUs for all pods of a group before the first of them is bound, so that a group is placed whole or not at all.
+// A group holds nothing until as many of its pods were seen as it needs and all of them fit at once. What is held
+// without progress is free again after a while; then the group's pods must be seen anew.
+import { err, ok, type Result } from '../common/result.ts';
+import type { Allocations } from '../placement/allocations.ts';
+import { demandOf } from '../placement/demand.ts';
+import type { Gang } from '../placement/gang.ts';
+import type { Decider, ParsedRequest, PodAspects } from './filter-and-score.ts';
+import { bestNode, nearestMiss } from './fits.ts';
+import type { InFlightBindings } from './in-flight.ts';
+
+export type GangPod = { readonly podUid: string; readonly request: ParsedRequest; readonly aspects: PodAspects };
+
+export type Gangs = {
+  /**
+   * The node that is held for the pod, one of `nodes`, or why its group has to wait. Undefined: the pod has no group, or
+   * the group is complete without it.
+   */
+  place(pod: GangPod, nodes: readonly string[]): Result<string> | undefined;
+  /** The pod is about to be bound: nothing is held for it any more. */
+  release(podUid: string): void;
+  /** Frees what was held for too long. */
+  expire(): void;
+};
+
+export type GangParts = {
+  readonly allocations: Allocations;
+  readonly inFlight: InFlightBindings;
+  readonly decider: Decider;
+  /** Milliseconds of a monotonic clock. */
+  readonly now?: () => number;
+};
+
+/** kube-scheduler pauses for up to 10 s before it tries a pod again, and binds one pod after the other. */
+export const HELD_MS = 60_000;
+/** A pod that was not tried again for so long may be gone; kube-scheduler tries each at least every 5 minutes. */
+export const SEEN_MS = 360_000;
+/** Together; the pods of the group that was seen least recently are forgotten. */
+const MOST_SEEN = 10_000;
+
+type Group = {
+  /** Unbound pods, in the order in which they were seen first. */
+  readonly seen: Map<string, GangPod & { readonly atMs: number }>;
+  /** UIDs of those for which GPUs are allocated. */
+  readonly held: Set<string>;
+  heldUntilMs: number;
+};
+
+export function createGangs({ allocations, inFlight, decider, now = () => performance.now() }: GangParts): Gangs {
+  /** Least recently seen first. */
+  const groups = new Map<string, Group>();
+
+  const free = (group: Group, podUid: string): void => {
+    if (!group.held.delete(podUid)) return;
+    inFlight.settle(podUid);
+    allocations.release(podUid);
+  };
+
+  const expire = (): void => {
+    const nowMs = now();
+    for (const [key, group] of groups) {
+      if (group.held.size > 0 && group.heldUntilMs <= nowMs) {
+        for (const podUid of group.held) free(group, podUid);
+        group.seen.clear();
+      }
+      for (const [podUid, { atMs }] of group.seen)
+        if (atMs + SEEN_MS <= nowMs && !group.held.has(podUid)) group.seen.delete(podUid);
+      if (group.seen.size === 0) groups.delete(key);
+    }
+  };
+
+  const see = (pod: GangPod, key: string): Group => {
+    const group = groups.get(key) ?? { seen: new Map(), held: new Set(), heldUntilMs: 0 };
+    group.seen.set(pod.podUid, { ...pod, atMs: now() });
+    groups.delete(key);
+    groups.set(key, group);
+    let seen = [...groups.values()].reduce((sum, one) => sum + one.seen.size, 0);
+    for (const [oldest, { seen: pods, held }] of groups) {
+      if (seen <= MOST_SEEN) break;
+      if (held.size > 0 || oldest === key) continue;
+      seen -= pods.size;
+      groups.delete(oldest);
+    }
+    return group;
+  };
+
+  /** Allocates for all of these pods or for none; an error says how many fit and what the next one lacks. */
+  const hold = (group: Group, pods: readonly GangPod[], nodesOf: (podUid: string) => readonly string[]) => {
+    for (const [count, { podUid, request, aspects }] of pods.entries()) {
+      const nodes = nodesOf(podUid);
+      const node = bestNode(request, nodes, decider);
+      const placed = node === undefined ? undefined : decider.on(request, node);
+      if (node === undefined || !placed?.ok) {
+        const lacks = nearestMiss(request, nodes, decider);
+        for (const before of pods.slice(0, count)) free(group, before.podUid);
+        return err({ count, lacks });
+      }
+      const { gpuModels } = request.request;
+      allocations.allocate({ podUid, nodeName: node, demand: demandOf(placed.containers), gpuModels, ...aspects });
+      inFlight.add(podUid, node);
+      group.held.add(podUid);
+    }
+    return ok(undefined);
+  };
+
+  const boundOf = (key: string, group: Group): number => {
+    let bound = 0;
+    for (const { gang, podUid } of allocations.all()) {
+      if (gang?.key !== key || group.held.has(podUid)) continue;
+      group.seen.delete(podUid);
+      bound += 1;
+    }
+    return bound;
+  };
+
+  return {
+    place(pod, nodes) {
+      const { gang } = pod.aspects;
+      expire();
+      if (!gang) return undefined;
+      const group = see(pod, gang.key);
+      const own = group.held.has(pod.podUid) ? allocations.allocationOf(pod.podUid) : undefined;
+      if (own && nodes.includes(own.nodeName)) return ok(own.nodeName);
+      free(group, pod.podUid);
+      // It is not known yet whether it was bound.
+      if (allocations.allocationOf(pod.podUid)) return undefined;
+      const there = boundOf(gang.key, group) + group.held.size;
+      const needed = gang.size - there;
+      if (needed <= 0) return undefined;
+      const others = [...group.seen.values()].filter(({ podUid }) => podUid !== pod.podUid && !group.held.has(podUid));
+      const lacking = [pod, ...others];
+      if (lacking.length < needed)
+        return err(waitText(gang, `${there + lacking.length} of its ${gang.size} pods are there`));
+      const all = [...allocations.nodeNames()];
+      const held = hold(group, lacking.slice(0, needed), (podUid) => (podUid === pod.podUid ? nodes : all));
+      if (!held.ok) {
+        const fit = there + held.error.count;
+        return err(waitText(gang, `${fit} of its ${gang.size} pods fit at once; the next one: ${held.error.lacks}`));
+      }
+      group.heldUntilMs = now() + HELD_MS;
+      return ok(allocations.allocationOf(pod.podUid)?.nodeName ?? '');
+    },
+    release(podUid) {
+      for (const group of groups.values()) {
+        if (!group.held.has(podUid)) continue;
+        free(group, podUid);
+        group.seen.delete(podUid);
+        group.heldUntilMs = now() + HELD_MS;
+      }
+    },
+    expire,
+  };
+}
+
+const waitText = ({ key }: Gang, text: string): string => `pod group ${key} waits: ${text}`;
