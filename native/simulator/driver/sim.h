@@ -244,6 +244,7 @@ bool sim_in_arena(abi_devptr pointer);
 struct sim_region *sim_region_at(abi_devptr pointer);
 int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **out);
 void sim_region_end(struct sim_region *region);
+bool sim_region_extend(struct sim_region *region, uint64_t pages); /* false: others have the addresses behind it */
 void sim_arena_forget(uint64_t page, uint64_t count); /* drops the contents of these pages and their mappings */
 /* The next region from *index on, or NULL; regions may end in between. */
 struct sim_region *sim_region_next(uint32_t *index);

@@ -83,6 +83,16 @@ int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment
     return ABI_SUCCESS;
 }
 
+bool sim_region_extend(struct sim_region *region, uint64_t pages) {
+    uint64_t end = region->page + region->pages, last = region->page + pages;
+    if (last > arena_pages) return false;
+    for (uint64_t page = end; page < last; page++)
+        if (page_owner[page]) return false;
+    for (uint64_t page = end; page < last; page++) page_owner[page] = page_owner[region->page];
+    region->pages = pages;
+    return true;
+}
+
 /* A fresh mapping, not just dropped pages: the old one may map physical memory by handle. Where the kernel has no room
  * for another mapping, the old bytes stay, but no table refers to them. */
 void sim_arena_forget(uint64_t page, uint64_t count) {

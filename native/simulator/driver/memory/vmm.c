@@ -172,6 +172,27 @@ static struct sim_region *reserved_range(abi_devptr pointer, uint64_t bytes, uin
     return region;
 }
 
+static void *longer(void *list, uint64_t from, uint64_t to, size_t size) {
+    char *grown = realloc(list, to * size);
+    if (grown) memset(grown + from * size, 0, (to - from) * size);
+    return grown;
+}
+
+/* 580.159.04 maps beyond the end of a reservation. */
+static void reserve_more(abi_devptr pointer, uint64_t bytes) {
+    struct sim_region *region = sim_region_at(pointer);
+    if (!region || region->kind != SIM_RESERVED) return;
+    uint64_t before = region->pages, pages = (pointer - sim_region_address(region) + bytes + SIM_PAGE - 1) / SIM_PAGE;
+    if (pages <= before) return;
+    void *mapped = longer(region->mapped, before, pages, sizeof *region->mapped);
+    if (mapped) region->mapped = mapped;
+    void *starts = longer(region->starts, before, pages, sizeof *region->starts);
+    if (starts) region->starts = starts;
+    void *access = longer(region->access, before, pages, sizeof *region->access);
+    if (access) region->access = access;
+    if (mapped && starts && access) sim_region_extend(region, pages);
+}
+
 SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, abi_vmm_handle handle,
                                unsigned long long flags) {
     SIM_ENTER("cuMemMap");
@@ -179,6 +200,7 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
     uint64_t first;
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = sim_physical_of(handle);
+    if (physical && bytes <= physical->bytes) reserve_more(pointer, bytes);
     struct sim_region *region = reserved_range(pointer, bytes, &first);
     /* 580.159.04 has a result of its own for what does not lie in the memory, or on its granules. */
     if (physical &&
