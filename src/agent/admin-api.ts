@@ -8,7 +8,7 @@ import { parseComputeChange } from '../api/compute-annotation.ts';
 import {
   COMPUTE_POLICIES,
   type ComputeChoice,
-  type GpuShare,
+  gpuShare,
   MODES,
   type Mode,
   parseComputePolicy,
@@ -18,8 +18,10 @@ import type { Result } from '../common/result.ts';
 import { listOf, oneOf, parse, settings, whole } from '../common/schema.ts';
 import { type EffectiveMode, effectiveMode } from '../policy/mode.ts';
 import { PRELOADED } from './grants/engine-files.ts';
+import { computeChoice } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Refusal } from './grants/refusal.ts';
+import type { CdiSpec } from './kubelet/cdi/spec.ts';
 import type { Node } from './node-api.ts';
 import type { Driver } from './os/driver-handle.ts';
 
@@ -40,22 +42,24 @@ export type GrantAnswer = {
   }[];
 };
 
+/** The same for a container: its CDI device, and the specification with this device alone. */
+export type ContainerAnswer = GrantAnswer & { readonly device: string; readonly spec: CdiSpec };
+
 const MOST = Number.MAX_SAFE_INTEGER;
-const memory = v.variant('kind', [
-  v.object({ kind: v.literal('bytes'), bytes: whole(1, MOST) }),
-  v.object({ kind: v.literal('whole') }),
-]);
 const grantBody = v.object({
   name: v.string(),
   container: v.string(),
-  shares: listOf(v.object({ memory, coresPercent: v.exactOptional(whole(1, 100)) }), 1, 16),
+  shares: listOf(gpuShare, 1, 16),
   gpuUuids: listOf(v.string()),
   isolateMemory: v.boolean(),
+  compute: v.exactOptional(computeChoice),
+  /** The process starts a container, which has the grant. */
+  forContainer: v.exactOptional(v.boolean()),
   pid: whole(0, MOST),
   startTicks: whole(0, MOST),
 });
-/** What `cotenant run` asks for. */
-export type GrantBody = Omit<v.InferOutput<typeof grantBody>, 'shares'> & { readonly shares: readonly GpuShare[] };
+/** What `cotenant run` and `cotenant docker run` ask for. */
+export type GrantBody = v.InferOutput<typeof grantBody>;
 
 /** Of the node, or of one GPU. */
 const computeBody = v.pipe(
@@ -127,8 +131,24 @@ export function createAdmin(node: Node, driver: Driver): Express {
   app.post('/v1/grants', (request, response) => {
     const body = parse(grantBody, request.body);
     if (!body.ok) return refuse(response, body.error);
-    const { pid, startTicks, ...ask } = body.value;
+    const { pid, startTicks, forContainer, ...ask } = body.value;
+    if (forContainer) {
+      const started = node.slices.start(ask, { pid, startTicks });
+      if (!started.ok) return answer(response, started, 201);
+      const { live, device, spec } = started.value;
+      response.status(201).json({ ...answerOf(live, node.mode()), device, spec } satisfies ContainerAnswer);
+      return;
+    }
     answer(response, node.grant({ ...ask, owner: { pid, startTicks } }), 201);
+  });
+  app.get('/v1/slices', (_request, response) => {
+    response.json(node.slices.list());
+  });
+  app.get('/v1/slices/:device', (request, response) => {
+    const device = String(request.params.device);
+    const spec = node.slices.specOf(device);
+    if (spec) response.json(spec);
+    else response.status(404).json({ error: `no slice ${device} on this machine` });
   });
   app.patch('/v1/grants/:id', (request, response) => {
     const { memoryBytes: _, enforcement: __, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
@@ -139,7 +159,10 @@ export function createAdmin(node: Node, driver: Driver): Express {
     const change = { ...compute.value, ...own.value };
     if (Object.keys(change).length === 0)
       return refuse(response, 'want memoryBytes, enforcement, or something of compute');
-    answer(response, node.change(idOf(request), change), 200);
+    const { enforcement: _mode, ...amounts } = change;
+    const held = Object.keys(amounts).length > 0 ? node.slices.whereKept(idOf(request)) : undefined;
+    if (held !== undefined) response.status(409).json({ error: held });
+    else answer(response, node.change(idOf(request), change), 200);
   });
   app.get('/v1/driver', (_request, response) => {
     response.json(driver.state());
@@ -175,7 +198,10 @@ export function createAdmin(node: Node, driver: Driver): Express {
     else refuse(response, 'of: want a container by id, pod or namespace/pod');
   });
   app.delete('/v1/grants/:id', (request, response) => {
-    if (node.release(idOf(request))) response.status(204).end();
+    const released = node.release(idOf(request));
+    if (released === 'released') response.status(204).end();
+    else if (released === 'in use')
+      response.status(409).json({ error: `grant ${idOf(request)} is in use by a container` });
     else response.status(404).json({ error: `no grant ${idOf(request)} on this node` });
   });
   app.use((error: Error & { status?: number }, _request: Request, response: Response, _next: unknown) => {

@@ -9,6 +9,7 @@ import { formatProblem, invalid, type Problem } from '../common/problem.ts';
 import { check, nonEmpty, oneOf, type SettingsOf, whole } from '../common/schema.ts';
 import { EXPORTER_ENTRIES } from '../exporter/settings.ts';
 import { COMPUTE_ENTRIES } from './compute/settings.ts';
+import { SliceSettings } from './containers/settings.ts';
 import { EnforcementSettings } from './enforcement/settings.ts';
 import { ISOLATION_ENTRIES } from './isolation/settings.ts';
 import { OWN_KIND } from './kubelet/cdi/split-spec.ts';
@@ -36,6 +37,7 @@ const SCHEMA = v.object({
   ),
   enforcement: v.optional(EnforcementSettings, {}),
   kubernetes: v.optional(KubernetesSettings, {}),
+  slices: v.optional(SliceSettings, {}),
 });
 
 export type AgentConfiguration = SettingsOf<typeof SCHEMA.entries>;

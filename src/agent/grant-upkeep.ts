@@ -4,6 +4,7 @@
 
 import type { Logger } from '../common/logger.ts';
 import { attempt } from '../common/result.ts';
+import type { GrantMounts } from './attribution/grant-mounts.ts';
 import { insideSnapshot } from './attribution/pid-namespaces.ts';
 import { removeGroup } from './enforcement/targets.ts';
 import {
@@ -14,7 +15,7 @@ import {
   type Round,
   roundOf,
 } from './grants/driver-feedback.ts';
-import { type Grant, isOfPod, logKeys } from './grants/grant.ts';
+import { type Grant, isOfContainers, isOfPod, isOfProcess, logKeys } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
 import type { Registry } from './grants/registry.ts';
 import { reportedUsage, shrinkToUsage } from './grants/resize.ts';
@@ -37,6 +38,8 @@ export type GrantUpkeep = {
 export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAlive'> & {
   readonly registry: Registry;
   readonly native: Native;
+  /** Whether containers have a grant. */
+  readonly mounts: Pick<GrantMounts, 'isHeld'>;
   readonly log: Pick<Logger, 'warn'>;
 };
 
@@ -144,7 +147,7 @@ function shrunkGpus({ gpus }: Grant, sample: Sample, processes: readonly Sampled
 }
 
 export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
-  const { registry, native, ownPidNamespace, isAlive, log } = options;
+  const { registry, native, mounts, ownPidNamespace, isAlive, log } = options;
   const isAliveInside = insideSnapshot(native);
   const windows = new Map<string, DoubleCountWindow>();
   const kept = new Map<string, Kept>();
@@ -171,12 +174,17 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     if (after !== grant.gpus) registry.resize(grant.id, after);
   };
 
-  /** A process grant ends with its owner and all of its processes; a pod's grant when the kubelet unpublishes the
-   * volume. */
+  /** A process grant ends with its owner and all of its processes, that of a container with its starter and the
+   * container; a pod's grant when the kubelet unpublishes the volume. */
   const sweep = ({ id, owner }: Grant, own: Kept, { processes }: Shown): void => {
     if (isOfPod(owner)) return;
+    const root = isOfContainers(owner) ? owner.starter : owner;
+    if (root === undefined) return; // a slice
     // The sample costs nothing; /proc is read only if the sample shows no process.
-    const hasEnded = processes.every((process) => process.gone) && !isAlive(owner.pid, owner.startTicks);
+    const hasEnded =
+      processes.every((process) => process.gone) &&
+      !isAlive(root.pid, root.startTicks) &&
+      !(isOfContainers(owner) && mounts.isHeld(id));
     own.samplesWithoutOwner = hasEnded ? own.samplesWithoutOwner + 1 : 0;
     if (own.samplesWithoutOwner >= SAMPLES_UNTIL_ENDED) takeDown(id);
   };
@@ -196,7 +204,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
       for (const entry of grants) {
         const { grant } = entry.live;
         const own = keptOf(grant.id);
-        const living = { ownPidNamespace, isAlive, ...(isOfPod(grant.owner) && { isAliveInside }) };
+        const living = { ownPidNamespace, isAlive, ...(!isOfProcess(grant.owner) && { isAliveInside }) };
         const shown = { sample, gpuReadings, processes: processesOf(grant.id), living };
         const trying = (what: string, work: () => void): void => {
           const done = attempt(work);

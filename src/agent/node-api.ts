@@ -7,10 +7,11 @@ import type { Logger } from '../common/logger.ts';
 import type { Result } from '../common/result.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { GpuFault } from '../policy/gpu-health.ts';
-import type { GrantAsk, GrantChange } from './allocation/process-grants.ts';
+import type { GrantChange, ProcessAsk } from './allocation/process-grants.ts';
 import type { ContainerIndex } from './attribution/container-index.ts';
 import type { Assignments } from './attribution/other-allocations.ts';
 import type { NodeCompute, RefusedChange } from './compute/node-policy.ts';
+import type { Slices } from './containers/slices.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
@@ -42,14 +43,16 @@ export type Node = PodNode & {
   /** Marks the snapshot as stale or the driver as released; to be called every second or so. */
   checkAge(samplers?: AbandonedCounts): void;
   readonly snapshot: () => Snapshot | undefined;
-  grant(ask: GrantAsk): Result<LiveGrant, Refusal>;
+  grant(ask: ProcessAsk): Result<LiveGrant, Refusal>;
   /** Changes amounts, compute or enforcement of a grant: all of it, or nothing. */
   change(id: string, change: GrantChange): Result<LiveGrant, Refusal>;
   readonly compute: NodeCompute;
   /** Of this node; an administrator's label takes precedence over the settings. */
   readonly mode: () => Mode;
-  /** False: there is no such grant. */
-  release(id: string): boolean;
+  /** A grant that a container has mounted stays. */
+  release(id: string): 'released' | 'in use' | 'unknown';
+  /** Grants of containers without a pod. */
+  readonly slices: Slices;
   readonly containers: ContainerIndex;
   grantFiles(id: string): LiveGrant | undefined;
   /** Offers a GPU again without proof of a reset; undefined: it had no fault. */

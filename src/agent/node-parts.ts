@@ -7,6 +7,7 @@ import { createPodMemory } from './allocation/pod-memory.ts';
 import { changeGrant, type GrantChange } from './allocation/process-grants.ts';
 import type { PodContainers } from './attribution/attribute.ts';
 import { type ContainerIndex, createContainerIndex } from './attribution/container-index.ts';
+import { createGrantMounts, type GrantMounts } from './attribution/grant-mounts.ts';
 import { createOwnerTracker } from './attribution/owner-tracker.ts';
 import { createNodeCompute, type RefusedChange } from './compute/node-policy.ts';
 import { openShares, type Shares } from './compute/shares.ts';
@@ -59,9 +60,10 @@ export function openNodeParts(around: Around) {
     return container === '' ? undefined : { podUid, container };
   });
   const isolation = openIsolation(around, { helpers, profiles, registry, containers });
-  const enforcement = openEnforcement(around, { registry, audit, containers, mode: nodeMode.mode });
+  const mounts = createGrantMounts({ registry, native: around.native });
+  const enforcement = openEnforcement(around, { registry, audit, containers, mounts, mode: nodeMode.mode });
   const nameOf = containerNames(registry, inputs.nameOf);
-  const intake = openIntake(around, { registry, shares, containers, isolation, nameOf });
+  const intake = openIntake(around, { registry, shares, containers, mounts, isolation, nameOf });
   const onRefused = (change: RefusedChange) => {
     inputs.log.component('grants').warn(change.message, { pod: `${change.namespace}/${change.pod}` });
     around.events.emit('change-refused', change);
@@ -73,7 +75,7 @@ export function openNodeParts(around: Around) {
     log: inputs.log.component('compute'),
     onRefused,
   });
-  const upkeep = openUpkeep(around, registry);
+  const upkeep = openUpkeep(around, registry, mounts);
   const changeOfGrant = (id: string, change: GrantChange) => {
     const live = changeGrant(id, change, intake.state(), registry);
     if (change.memoryBytes !== undefined && live.ok) upkeep.resized(id, registry.readLedger(live.value).readNs);
@@ -85,6 +87,7 @@ export function openNodeParts(around: Around) {
     shares,
     grantChanges,
     containers,
+    mounts,
     audit,
     stopCounts,
     compute,
@@ -206,12 +209,13 @@ type EnforcementNeeds = {
   readonly registry: Registry;
   readonly audit: Audit;
   readonly containers: ContainerIndex;
+  readonly mounts: GrantMounts;
   readonly mode: () => Mode;
 };
 
 /** Stops and evictions, and whether a grant is enforced at all. */
 function openEnforcement({ configuration, native, inputs, events }: Around, needs: EnforcementNeeds) {
-  const { registry, audit, containers, mode } = needs;
+  const { registry, audit, containers, mounts, mode } = needs;
   const clocks = { now: Date.now, steady: inputs.clock };
   const enforcer = createEnforcer({
     registry,
@@ -222,6 +226,7 @@ function openEnforcement({ configuration, native, inputs, events }: Around, need
     clocks,
     pods: {
       containers,
+      mounts,
       beforeStop(grant, message) {
         if (!isOfPod(grant.owner)) return;
         const { terminationLog } = containers.newest(grant.owner.podUid, grant.container) ?? {};
@@ -266,12 +271,13 @@ type IntakeNeeds = {
   readonly registry: Registry;
   readonly shares: Shares;
   readonly containers: ContainerIndex;
+  readonly mounts: GrantMounts;
   readonly isolation: ReturnType<typeof openIsolation>;
   readonly nameOf: NameOf;
 };
 
 function openIntake({ configuration, native, inputs }: Around, needs: IntakeNeeds) {
-  const { registry, shares, containers, isolation, nameOf } = needs;
+  const { registry, shares, containers, mounts, isolation, nameOf } = needs;
   const pods: PodContainers = {
     nameOf: containers.nameOf,
     grantOf: (podUid, container) => registry.get(podGrantId(podUid, container))?.grant.id,
@@ -280,7 +286,7 @@ function openIntake({ configuration, native, inputs }: Around, needs: IntakeNeed
   return createSampleProcessor({
     registry,
     shares,
-    owners: createOwnerTracker({ registry, pods, isAlive: native.isRunning }),
+    owners: createOwnerTracker({ registry, pods, mounts, isAlive: native.isRunning }),
     policy: configuration.enforcement,
     driverHolds: isolation.driverLimits.holds,
     interposerFails: ({ gpus }) =>
@@ -290,13 +296,14 @@ function openIntake({ configuration, native, inputs }: Around, needs: IntakeNeed
   });
 }
 
-function openUpkeep({ native, inputs: { log } }: Around, registry: Registry) {
+function openUpkeep({ native, inputs: { log } }: Around, registry: Registry, mounts: GrantMounts) {
   const ownPidNamespace = statSync('/proc/self/ns/pid').ino;
   const unseen = unseenProcesses(ownPidNamespace);
   if (unseen !== undefined) log.warn(unseen);
   return createGrantUpkeep({
     registry,
     native,
+    mounts,
     ownPidNamespace,
     isAlive: native.isRunning,
     log: log.component('grants'),

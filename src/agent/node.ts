@@ -1,14 +1,17 @@
 // The node half of the agent: processes each sample (attribute, judge, act, publish, maintain files) and answers
 // requests for grants, volumes and state. Its parts are opened in node-parts.ts and make every decision.
 import { EventEmitter } from 'node:events';
+import { ok, type Result } from '../common/result.ts';
 import { advertisedGpus } from './allocation/advertised-gpus.ts';
 import { usableState } from './allocation/driver-state.ts';
 import { adoptPod, annotationsOf, type PodVolume, publishPod } from './allocation/pod-grants.ts';
-import { grantProcess } from './allocation/process-grants.ts';
+import { type GrantContext, grantContainers, grantProcess } from './allocation/process-grants.ts';
 import type { AgentConfiguration } from './config.ts';
+import { createSlices } from './containers/slices.ts';
 import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
-import { isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import { isOfContainers, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
+import type { Refusal } from './grants/refusal.ts';
 import type { Node, NodeEvents, NodeInputs } from './node-api.ts';
 import { type NodeParts, openNodeParts } from './node-parts.ts';
 import type { Native } from './os/addon.ts';
@@ -47,16 +50,32 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
     if (publication.snapshot()) events.emit('interval', pace.wake());
   };
   parts.grantChanges.on('changed', sampleSoon);
+  const context = grantContext({ configuration, native, parts, readableState });
+  const slices = createSlices({
+    settings: configuration.slices,
+    registry,
+    mounts: parts.mounts,
+    grant: (owner, ask) => {
+      const found = context();
+      return found.ok ? grantContainers(owner, ask, found.value) : found;
+    },
+    change: parts.changeOfGrant,
+    end: parts.upkeep.takeDown,
+    uuidOf: (index) => parts.intake.state()?.devices.find(({ gpu }) => gpu.index === index)?.gpu.uuid,
+    log: inputs.log.component('slices'),
+  });
 
   return {
     ...podFunctions({ parts, inputs, sampleSoon }),
-    ...grantFunctions({ configuration, native, parts, readableState }),
+    ...grantFunctions({ parts, context, readableState }),
+    slices,
     events,
     onSample(sampled, samplers = NO_SAMPLERS) {
       const sample = withReserve(sampled, parts.usableBytesOf);
       const taken = publication.onSample(sample, samplers);
       events.emit('interval', pace.after(taken.state));
       maintainFiles(parts, sample, taken, publication.snapshot());
+      slices.after();
     },
     checkAge: (samplers = NO_SAMPLERS) => publication.checkAge(samplers),
     snapshot: publication.snapshot,
@@ -85,7 +104,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
 
     containers: parts.containers,
     clearFault: parts.faults.clear,
-    release: parts.upkeep.takeDown,
+    release(id) {
+      const owner = registry.get(id)?.grant.owner;
+      if (owner && isOfContainers(owner) && parts.mounts.isHeld(id)) return 'in use';
+      return parts.upkeep.takeDown(id) ? 'released' : 'unknown';
+    },
     grantFiles: (id) => registry.get(id),
     actionsOn: (name) =>
       audit
@@ -99,22 +122,39 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
   };
 }
 
-type GrantFunctionOptions = {
+type GrantContextOptions = {
   readonly configuration: AgentConfiguration;
   readonly native: Native;
   readonly parts: NodeParts;
   readonly readableState: () => ReturnType<typeof usableState>;
 };
 
+/** What grants are placed by, as it is now. */
+const grantContext =
+  ({ configuration: { placement, mostTenantsPerGpu }, native, parts, readableState }: GrantContextOptions) =>
+  (): Result<GrantContext, Refusal> => {
+    const state = readableState();
+    if (!state.ok) return state;
+    const { registry, nodeMode, checks } = parts;
+    const { notYet, standingOf } = checks;
+    return ok({
+      ...{ state: state.value, registry, native, placement, mostTenantsPerGpu },
+      ...{ mode: nodeMode.mode(), notYet, standingOf },
+    });
+  };
+
+type GrantFunctionOptions = Pick<GrantContextOptions, 'parts' | 'readableState'> & {
+  readonly context: ReturnType<typeof grantContext>;
+};
+
 /** Grants for processes and for pods: made, changed, adopted. */
 function grantFunctions({
-  configuration: { placement, mostTenantsPerGpu },
-  native,
   parts,
+  context,
   readableState,
 }: GrantFunctionOptions): Pick<Node, 'grant' | 'change' | 'publish' | 'adopt' | 'onPod'> {
   const { registry, nodeMode } = parts;
-  const { notYet, standingOf } = parts.checks;
+  const { notYet } = parts.checks;
   const onPod: Node['onPod'] = (podUid, annotations) => {
     parts.podModes.onPod(podUid, annotations);
     parts.compute.onPod(podUid, annotations);
@@ -129,10 +169,8 @@ function grantFunctions({
   };
   return {
     grant(ask) {
-      const state = readableState();
-      if (!state.ok) return state;
-      const settings = { placement, mostTenantsPerGpu, mode: nodeMode.mode() };
-      return grantProcess(ask, { state: state.value, registry, native, ...settings, notYet, standingOf });
+      const found = context();
+      return found.ok ? grantProcess(ask, found.value) : found;
     },
     change: parts.changeOfGrant,
     publish: (ask) => publish(ask, publishPod),

@@ -84,7 +84,7 @@ const memoryAmount = v.variant('kind', [
 export type MemoryAmount = v.InferOutput<typeof memoryAmount>;
 
 /** What a container requests of one GPU. */
-const gpuShare = v.pipe(
+export const gpuShare = v.pipe(
   v.object({
     memory: memoryAmount,
     /** Only where the enforced amount differs from the reserved one. */

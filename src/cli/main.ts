@@ -8,6 +8,10 @@ import { untilSignal } from './lib/run-until-signal.ts';
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
 const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   run: async () => (await import('./commands/run.ts')).run,
+  docker: async () => (await import('./commands/engines.ts')).docker,
+  podman: async () => (await import('./commands/engines.ts')).podman,
+  nerdctl: async () => (await import('./commands/engines.ts')).nerdctl,
+  slices: async () => (await import('./commands/slices.ts')).slices,
   top: async () => (await import('./commands/top.ts')).top,
   inspect: async () => (await import('./commands/inspect.ts')).inspect,
   why: async () => (await import('./commands/why.ts')).why,

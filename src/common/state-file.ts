@@ -61,7 +61,7 @@ export type WriteOptions = {
 };
 
 /** Writes the new content beside the file; calling the result gives it the file's name, in one step. */
-export function prepareFile(path: string, text: string, options: WriteOptions = {}): () => void {
+export function prepareFile(path: string, text: string | Uint8Array, options: WriteOptions = {}): () => void {
   const { mode = 0o644, sync = true, temporary = `${path}.new` } = options;
   const fd = openSync(temporary, 'w', mode);
   try {
@@ -75,7 +75,7 @@ export function prepareFile(path: string, text: string, options: WriteOptions = 
 }
 
 /** Gives a file new content: readers, and a start after a crash, find all of the old or all of the new. */
-export const replaceFile = (path: string, text: string, options?: WriteOptions): void =>
+export const replaceFile = (path: string, text: string | Uint8Array, options?: WriteOptions): void =>
   prepareFile(path, text, options)();
 
 export type StateFileOptions = Pick<WriteOptions, 'mode' | 'sync'> & {

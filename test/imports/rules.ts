@@ -24,6 +24,7 @@ export const LAYERS: readonly (readonly string[])[] = [
   ['src/agent/snapshot/ipc', 'src/agent/allocation'],
   ['src/agent/kubelet/csi'],
   ['src/agent/kubelet', 'src/exporter/collectors'],
+  ['src/agent/containers'],
   ['src/exporter/compat'],
   ['src/exporter'],
   // Entry points: the daemons, then the command line that starts them.

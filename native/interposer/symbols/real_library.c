@@ -68,7 +68,7 @@ static void *open_unless_self(const char *path) {
     return NULL;
 }
 
-/* A copy made for this host (tools/bind-mounted-interposer) knows the path of the real library. */
+/* A copy made for this host (src/agent/containers/mounted-object.ts) knows the path of the real library. */
 static void *try_file(const char *path) {
     void *handle = open_unless_self(path);
     const struct shim_form *copy = handle ? libc_dlsym(handle, shim_marker) : NULL;

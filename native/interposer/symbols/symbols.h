@@ -94,7 +94,7 @@ extern const char shim_soname[]; /* "libcuda.so.1" */
 extern const char shim_marker[]; /* symbol by which it exports its shim_form */
 
 /* Turns the preloaded object into one that is bind-mounted over a host's library. As built, all of it is empty;
- * tools/bind-mounted-interposer/object.ts fills it in and makes symbol tables after the host's. */
+ * src/agent/containers/mounted-object.ts fills it in and makes symbol tables after the host's. */
 struct shim_form {
     char magic[8];              /* "COTFORM1" */
     uint32_t known, spares;     /* entry points of this build; spare trampolines without a name */

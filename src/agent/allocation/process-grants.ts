@@ -1,12 +1,12 @@
-// Creates and changes grants of processes without a pod, on request at the agent's socket: this agent places them, and
-// they end with their owner. The registry creates their files.
+// Creates and changes grants of processes and containers without a pod: this agent places them, and they end with their
+// owner. The registry creates their files.
 
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
-import type { GpuShare, Mode, Placement } from '../../api/request.ts';
+import type { ComputeChoice, GpuShare, Mode, Placement } from '../../api/request.ts';
 import { err, ok, type Result } from '../../common/result.ts';
 import { placePod } from '../../placement/place-pod.ts';
-import { freeName, type Grant, isOfPod, plainName } from '../grants/grant.ts';
+import { type ContainerOwner, freeName, type Grant, isOfPod, type ProcessOwner, plainName } from '../grants/grant.ts';
 import type { LiveGrant } from '../grants/live-grant.ts';
 import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -21,10 +21,13 @@ export type GrantAsk = {
   readonly name: string;
   readonly container: string;
   readonly shares: readonly GpuShare[];
+  /** Only among these GPUs, and these models; empty: any. */
   readonly gpuUuids: readonly string[];
+  readonly gpuModels?: readonly string[] | undefined;
   readonly isolateMemory: boolean;
-  readonly owner: { readonly pid: number; readonly startTicks: number };
+  readonly compute?: ComputeChoice | undefined;
 };
+export type ProcessAsk = GrantAsk & { readonly owner: { readonly pid: number; readonly startTicks: number } };
 
 /** `memoryBytes`: on each of its GPUs. `enforcement`: any client of the agent's socket may set it; null removes it. */
 export type GrantChange = ComputeChange & { readonly memoryBytes?: number; readonly enforcement?: Mode | null };
@@ -42,12 +45,29 @@ export type GrantContext = {
   readonly standingOf: (gpuUuid: string) => GpuStanding;
 };
 
-export function grantProcess(ask: GrantAsk, context: GrantContext): Result<LiveGrant, Refusal> {
-  const { state, registry, native, placement, mostTenantsPerGpu, mode, notYet, standingOf } = context;
-  const owner = native.readProcess(ask.owner.pid);
+export function grantProcess(ask: ProcessAsk, context: GrantContext): Result<LiveGrant, Refusal> {
+  const owner = context.native.readProcess(ask.owner.pid);
   if (owner?.startTicks !== ask.owner.startTicks) {
     return err({ refused: `no process ${ask.owner.pid} with start time ${ask.owner.startTicks} on this node` });
   }
+  const group = unifiedPath(owner.cgroup) ?? '';
+  return grantTo({ ...ask.owner, cgroup: group }, ask, context, group !== '');
+}
+
+/** A grant that containers mount, for the owner that it is made for. */
+export const grantContainers = (
+  owner: ContainerOwner,
+  ask: GrantAsk,
+  context: GrantContext,
+): Result<LiveGrant, Refusal> => grantTo(owner, ask, context, false);
+
+function grantTo(
+  owner: ProcessOwner | ContainerOwner,
+  ask: GrantAsk,
+  context: GrantContext,
+  byDriver: boolean,
+): Result<LiveGrant, Refusal> {
+  const { state, registry, placement, mostTenantsPerGpu, mode, notYet, standingOf } = context;
   const live = registry.list().map(({ grant }) => grant);
   const container = plainName(ask.container);
   const memoryIsolation = ask.isolateMemory ? 'on' : 'off';
@@ -68,20 +88,18 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): Result<LiveG
     });
   const placed = placePod(
     {
-      gpuModels: [],
-      gpuUuids: ask.gpuUuids,
-      containers: [{ name: container, kind: 'app', memoryIsolation, gpus: ask.shares }],
+      gpuModels: [...(ask.gpuModels ?? [])],
+      gpuUuids: [...ask.gpuUuids],
+      containers: [{ name: container, kind: 'app', memoryIsolation, gpus: [...ask.shares] }],
     },
     { mostTenantsPerGpu, gpus },
     placement,
   );
   if (!placed.ok) return err({ refused: placed.reason('all') });
   const granted = placed.containers.flatMap((one) => one.gpus);
-  const group = unifiedPath(owner.cgroup) ?? '';
-  const isEnforced = mode === 'enforce';
   const wait = notYet(
     granted.map(({ gpuUuid }) => gpuUuid),
-    isEnforced && group !== '',
+    mode === 'enforce' && byDriver,
   );
   if (wait) return err(wait);
   return ok(
@@ -92,7 +110,8 @@ export function grantProcess(ask: GrantAsk, context: GrantContext): Result<LiveG
       createdMs: Date.now(),
       gpus: granted,
       isolateMemory: ask.isolateMemory,
-      owner: { ...ask.owner, cgroup: group },
+      ...(ask.compute && { compute: ask.compute }),
+      owner,
     }),
   );
 }

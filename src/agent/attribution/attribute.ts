@@ -46,6 +46,8 @@ export type AttributionFacts = {
   readonly grantIds: ReadonlySet<string>;
   readonly known: KnownOwners;
   readonly pods: PodContainers;
+  /** The grant whose folder is mounted in the container of this process; asked only where no pod is known. */
+  readonly mountedIn?: (pid: number) => string | undefined;
   /** The PID of an ancestor may have been reused by a process that has no part in the grant. */
   readonly isAlive: (pid: number, startTicks: number) => boolean;
 };
@@ -55,7 +57,7 @@ export type AttributionFacts = {
  * so do its children.
  */
 export function ownerOfProcess(process: SampledProcess, facts: AttributionFacts): Owner {
-  const { roots, grantIds, known, pods, isAlive } = facts;
+  const { roots, grantIds, known, pods, mountedIn, isAlive } = facts;
   if (process.startTicks === undefined) return { kind: 'unknown', reason: 'gone' };
   const before = known.get(process.pid);
   if (before?.startTicks === process.startTicks && grantIds.has(before.id)) return { kind: 'grant', id: before.id };
@@ -78,6 +80,13 @@ export function ownerOfProcess(process: SampledProcess, facts: AttributionFacts)
     if (process.startTicks >= startTicks && isAlive(pid, startTicks)) return { kind: 'grant', id };
   }
   const { containerId, podUid } = knownOwnerOf(process.cgroup, (id) => pods.nameOf(id)?.podUid);
+  if (podUid === undefined && mountedIn !== undefined) {
+    // A process may leave its mounts in namespaces of its own; the first process of its container cannot.
+    for (const pid of [process.pid, ...(process.ancestors ?? [])]) {
+      const id = mountedIn(pid);
+      if (id !== undefined) return { kind: 'grant', id };
+    }
+  }
   const named = containerId === undefined ? undefined : pods.nameOf(containerId);
   // The process of a sandboxed runtime belongs to its whole pod.
   if (

@@ -1,15 +1,17 @@
 // Tracks the owner (grant, container, host) of each process from sample to sample: a result stays valid when the
 // process's cgroup or parents are gone. Keeps the state; attribute.ts decides.
 
-import { groupOfGrant, isOfPod, type ProcessOwner } from '../grants/grant.ts';
+import { groupOfGrant, isOfProcess, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 import { haveProcessData, type Sample } from '../sampling/sample.ts';
 import { type GrantRoot, type KnownOwners, ownerOfProcess, type PodContainers, remember } from './attribute.ts';
+import type { GrantMounts } from './grant-mounts.ts';
 import { type AttributedProcesses, groupByOwner, NO_PROCESSES } from './processes-by-owner.ts';
 
 export type OwnerTrackerOptions = {
   readonly registry: Pick<Registry, 'list' | 'get'>;
   readonly pods: PodContainers;
+  readonly mounts?: Pick<GrantMounts, 'grantOf'>;
   readonly isAlive: (pid: number, startTicks: number) => boolean;
 };
 
@@ -18,7 +20,7 @@ export type OwnerTracker = {
   attribute(sample: Sample): AttributedProcesses;
 };
 
-export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOptions): OwnerTracker {
+export function createOwnerTracker({ registry, pods, mounts, isAlive }: OwnerTrackerOptions): OwnerTracker {
   let known: KnownOwners = new Map();
   let owned: AttributedProcesses = NO_PROCESSES;
 
@@ -27,11 +29,12 @@ export function createOwnerTracker({ registry, pods, isAlive }: OwnerTrackerOpti
       const live = registry.list();
       const facts = {
         roots: live.flatMap(({ grant: { id, owner } }) =>
-          isOfPod(owner) ? [] : [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)],
+          isOfProcess(owner) ? [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)] : [],
         ),
         grantIds: new Set(live.map(({ grant }) => grant.id)),
         known,
         pods,
+        ...(mounts && { mountedIn: mounts.grantOf }),
         isAlive,
       };
       const owners = new Map(sample.processes.map((process) => [process, ownerOfProcess(process, facts)]));

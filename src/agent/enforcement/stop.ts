@@ -4,6 +4,7 @@
 import type { Logger } from '../../common/logger.ts';
 import type { Verdict } from '../../policy/memory-verdict.ts';
 import type { ContainerIndex } from '../attribution/container-index.ts';
+import type { GrantMounts } from '../attribution/grant-mounts.ts';
 import type { Grant } from '../grants/grant.ts';
 import type { Native } from '../os/addon.ts';
 import { unifiedMount } from '../os/cgroup.ts';
@@ -18,6 +19,8 @@ const MOST_ROUNDS = 10;
 
 export type StopPods = {
   readonly containers: Pick<ContainerIndex, 'nameOf'>;
+  /** Containers without a pod, by the grants that they mount. */
+  readonly mounts?: Pick<GrantMounts, 'processesWith'>;
   /** Writes the container's termination message: only possible while the container is there. */
   readonly beforeStop: (grant: Grant, message: string) => void;
 };
@@ -56,7 +59,7 @@ export function createStopper({
     pods?.beforeStop(grant, describe(grant, kind, verdict));
     const remaining = (): Target[] => {
       try {
-        const all = findTargets(grant, native, sampled, pods?.containers);
+        const all = findTargets(grant, native, sampled, pods?.containers, pods?.mounts);
         return all.filter((target) => !reached.has(keyOf(target)));
       } catch (error) {
         // Processes that were signaled already must still be recorded and counted.

@@ -3,7 +3,15 @@
 import { existsSync, readdirSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ContainerIndex, type ContainerName, WHOLE_POD } from '../attribution/container-index.ts';
-import { type Grant, groupOfGrant, isOfPod, type PodOwner, type ProcessOwner } from '../grants/grant.ts';
+import type { GrantMounts } from '../attribution/grant-mounts.ts';
+import {
+  type Grant,
+  groupOfGrant,
+  isOfContainers,
+  isOfPod,
+  type PodOwner,
+  type ProcessOwner,
+} from '../grants/grant.ts';
 import type { Native, ProcessFacts } from '../os/addon.ts';
 import { containerGroup, isInGroup, knownOwnerOf } from '../os/cgroup.ts';
 
@@ -41,13 +49,16 @@ export function findTargets(
   native: Native,
   known: readonly Target[],
   containers?: Pick<ContainerIndex, 'nameOf'>,
+  mounts?: Pick<GrantMounts, 'processesWith'>,
 ): Target[] {
   const facts = allProcesses(native);
   const knownKeys = new Set(known.map(keyOf));
   const { owner } = grant;
-  const found = isOfPod(owner)
-    ? inContainer({ podUid: owner.podUid, container: grant.container }, facts, knownKeys, containers)
-    : inTree(grant, owner, facts, knownKeys);
+  let found: Facts[];
+  if (isOfPod(owner))
+    found = inContainer({ podUid: owner.podUid, container: grant.container }, facts, knownKeys, containers);
+  else if (isOfContainers(owner)) found = belowMounts(new Set(mounts?.processesWith(grant.id)), facts, knownKeys);
+  else found = inTree(grant, owner, facts, knownKeys);
   return found
     .filter(({ pid }) => pid !== process.pid)
     .map(({ pid, startTicks, command, cgroup, leaderless }) => ({ pid, startTicks, command, cgroup, leaderless }));
@@ -73,6 +84,20 @@ function inContainer(
     return name.container === WHOLE_POD ? known.has(keyOf(process)) : name.container === container;
   };
   return [...facts.values()].filter(belongs).toSorted((a, b) => order(a) - order(b));
+}
+
+/** Processes with the grant's folder mounted and their descendants, the first of each container before the others. */
+function belowMounts(
+  holders: ReadonlySet<number>,
+  facts: ReadonlyMap<number, Facts>,
+  known: ReadonlySet<string>,
+): Facts[] {
+  const belongs = (pid: number, depth = 0): boolean => {
+    const process = facts.get(pid);
+    if (!process || depth > 64) return false;
+    return holders.has(pid) || known.has(keyOf(process)) || (process.parent > 1 && belongs(process.parent, depth + 1));
+  };
+  return [...facts.values()].filter(({ pid }) => belongs(pid)).toSorted((a, b) => order(a) - order(b));
 }
 
 /** In the grant's own cgroup, or descended from its owner. Never the owner itself. */

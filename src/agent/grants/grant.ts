@@ -27,6 +27,14 @@ export type ProcessOwner = {
   readonly cgroup: string;
 };
 
+/** Containers of Docker, Podman or containerd that mount the grant's folder, as its CDI device has it. */
+export type ContainerOwner = {
+  /** The name of the CDI device. */
+  readonly device: string;
+  /** The process that starts the one container; absent: a slice, which lasts until it leaves the slices file. */
+  readonly starter?: { readonly pid: number; readonly startTicks: number };
+};
+
 /** The pod whose container has the grant; the grant ends when the kubelet unpublishes the pod's volume. */
 export type PodOwner = {
   readonly podUid: string;
@@ -53,10 +61,12 @@ export type Grant = {
   readonly computeOverride?: string;
   /** The enforcement mode that was requested; absent: the node's mode holds. */
   readonly enforcement?: RequestedMode | undefined;
-  readonly owner: ProcessOwner | PodOwner;
+  readonly owner: ProcessOwner | PodOwner | ContainerOwner;
 };
 
 export const isOfPod = (owner: Grant['owner']): owner is PodOwner => 'podUid' in owner;
+export const isOfContainers = (owner: Grant['owner']): owner is ContainerOwner => 'device' in owner;
+export const isOfProcess = (owner: Grant['owner']): owner is ProcessOwner => 'cgroup' in owner;
 export const podUidOf = ({ owner }: Pick<Grant, 'owner'>): string => (isOfPod(owner) ? owner.podUid : '');
 
 /** What a message of the log is about. */
@@ -75,7 +85,7 @@ export const isPodGrantId = (id: string): boolean => id.length === POD_GRANT_ID_
 
 /** The cgroup of its processes, if they have one of their own; `cotenant run` makes it where that is permitted. */
 export const groupOfGrant = ({ id, owner }: Pick<Grant, 'id' | 'owner'>): string | undefined =>
-  isOfPod(owner) || owner.cgroup === '' ? undefined : posix.join(owner.cgroup, tenantGroup(id));
+  isOfProcess(owner) && owner.cgroup !== '' ? posix.join(owner.cgroup, tenantGroup(id)) : undefined;
 
 export const GRANT_ID = /^[a-z0-9]{6,32}$/;
 
@@ -104,6 +114,10 @@ const POD_UID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const isCleanPath = (path: string): boolean => posix.isAbsolute(path) && posix.normalize(path) === path;
 
 const processOwner = v.object({ pid: count, startTicks: count, cgroup: v.string() });
+const containerOwner = v.object({
+  device: v.pipe(v.string(), v.nonEmpty('a name')),
+  starter: v.exactOptional(v.object({ pid: count, startTicks: count })),
+});
 const podOwner = v.object({
   podUid: v.pipe(v.string(), v.regex(POD_UID, 'the UID of a pod')),
   target: v.pipe(v.string(), v.check(isCleanPath, 'an absolute path')),
@@ -135,7 +149,10 @@ const storedGrant = v.object({
   compute: v.exactOptional(computeChoice),
   computeOverride: v.exactOptional(v.string()),
   enforcement: v.exactOptional(v.object({ mode: oneOf(MODES), by: oneOf(MODE_SOURCES) })),
-  owner: v.lazy((owner) => (field(owner, 'podUid') === undefined ? processOwner : podOwner)),
+  owner: v.lazy((owner) => {
+    if (field(owner, 'podUid') !== undefined) return podOwner;
+    return field(owner, 'device') === undefined ? processOwner : containerOwner;
+  }),
 });
 
 /** The stored grant, or what is wrong with the text, which a crash may have cut short. */

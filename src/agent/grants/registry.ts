@@ -10,7 +10,7 @@ import { BUILD_FOLDER, type Feedback, type LedgerReading, type Native } from '..
 import { copyLibrary, engineName, enginesIn, PRELOADED } from './engine-files.ts';
 import { createRenewal } from './engine-rollout.ts';
 import { allOf, createGrantFiles, ratesOf, SLOTS, type Volumes } from './files.ts';
-import { type Grant, isOfPod, type PodOwner, podGrantId } from './grant.ts';
+import { type Grant, isOfContainers, isOfPod, type PodOwner, podGrantId } from './grant.ts';
 import { createGrantStore, type GrantStore } from './grant-store.ts';
 import { createPageWriter, pageContent } from './limits-page.ts';
 import type { GpuProfile, LiveGrant } from './live-grant.ts';
@@ -159,7 +159,9 @@ function createProcessGrant(live: LiveGrants, options: RegistryOptions, request:
   const { build = BUILD_FOLDER } = options;
   const grant: Grant = { ...request, id: randomBytes(6).toString('hex') };
   return live.make(grant, (folder) => {
-    for (const name of PRELOADED) symlinkSync(join(build, name), join(folder, name));
+    // In containers the objects are mounted over the driver's own.
+    const preloaded = isOfContainers(grant.owner) ? [] : PRELOADED;
+    for (const name of preloaded) symlinkSync(join(build, name), join(folder, name));
     // Copies: the next build has other engines, and this one may be needed again.
     for (const name of enginesIn(build).map(engineName)) copyLibrary(join(build, name), join(folder, name));
   });

@@ -2,10 +2,11 @@
 import * as v from 'valibot';
 import { nonEmpty, oneOf } from '../../common/schema.ts';
 
-const FOLDERS_WANTED = 'absolute folders with commas, or nothing';
+export const FOLDERS_WANTED = 'absolute folders with commas, or nothing';
 
 /** Of a list with commas. */
 export const foldersOf = (list: string): readonly string[] => (list === '' ? [] : list.split(','));
+export const isFolders = (list: string): boolean => foldersOf(list).every((folder) => /^\/./.test(folder));
 
 export const KubernetesSettings = v.object({
   /** Names containers by a watch of this node's pods, and writes Events for what was done to them. */
@@ -23,12 +24,6 @@ export const KubernetesSettings = v.object({
   /** Kind of the CDI devices that containers are given, each named by a GPU's UUID. */
   cdiKind: v.optional(nonEmpty('vendor/class'), 'nvidia.com/gpu'),
   /** The runtime's CDI folders, with commas; empty: GPUs bring all parts of the driver. The last one is written to. */
-  cdiFolders: v.optional(
-    v.pipe(
-      v.string(FOLDERS_WANTED),
-      v.check((list) => foldersOf(list).every((folder) => /^\/./.test(folder)), FOLDERS_WANTED),
-    ),
-    '/etc/cdi,/var/run/cdi',
-  ),
+  cdiFolders: v.optional(v.pipe(v.string(FOLDERS_WANTED), v.check(isFolders, FOLDERS_WANTED)), '/etc/cdi,/var/run/cdi'),
 });
 export type KubernetesSettings = Readonly<v.InferOutput<typeof KubernetesSettings>>;

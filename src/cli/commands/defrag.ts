@@ -8,7 +8,7 @@ import { type DefragObjects, planLines, shownPlan, situationOf } from '../cluste
 import { movePods } from '../cluster/move-pods.ts';
 import { type Command, choice, flag, Refused, text, UsageError, whole } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
-import { sharesOf } from './run.ts';
+import { sharesOf } from './share-options.ts';
 import { KUBECONFIG_OPTIONS, namedCluster, OUTPUT_OPTIONS, wantsJson } from './target.ts';
 
 const LOOK_MS = 1000;

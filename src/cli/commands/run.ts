@@ -9,10 +9,10 @@ import type { GrantAnswer, GrantBody } from '../../agent/admin-api.ts';
 import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
 import { loadNative } from '../../agent/os/addon.ts';
 import { tenantGroup, unifiedMount, unifiedPath } from '../../agent/os/cgroup.ts';
-import { type GpuShare, MOST_MEMORY_BYTES, smallShareWarning } from '../../api/request.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
-import { ask, errorOf, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
+import { ask, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
+import { type Command, flag, text, UsageError } from '../lib/command.ts';
+import { askForGrant, grantLines } from '../lib/grant-request.ts';
+import { SHARE_OPTIONS, shareOf } from './share-options.ts';
 
 const FORWARDED_SIGNALS: readonly NodeJS.Signals[] = [
   'SIGINT',
@@ -23,27 +23,14 @@ const FORWARDED_SIGNALS: readonly NodeJS.Signals[] = [
   'SIGUSR2',
   'SIGCONT',
 ];
-/** Longest time that a starting agent needs to calibrate its GPUs. */
-const START_TIMEOUT_MS = 60_000;
 
 export const run: Command = {
   name: 'run',
   summary: 'Runs a command with a share of a GPU: it sees only that share and cannot exceed it.',
   usage: '--gpu-memory 2Gi [options] -- COMMAND [ARGUMENT ...]',
   options: {
-    'gpu-memory': {
-      short: 'm',
-      value: 'SIZE',
-      help: 'GPU memory, contexts included, in total over its GPUs; whole MiB per GPU (2Gi, 513Mi)',
-    },
-    gpus: { short: 'n', value: 'N', help: 'number of GPUs (default 1)' },
-    'gpu-cores': {
-      value: 'PERCENT',
-      help: 'percent of compute in total; not enforced on GPUs whose policy is native',
-    },
-    gpu: { multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
+    ...SHARE_OPTIONS,
     name: { value: 'NAME', help: "name in metrics and tables (default: the command's)" },
-    'no-memory-isolation': { help: 'count GPU memory, but refuse no allocation' },
     quiet: { short: 'q', help: 'print only errors' },
     ...STATE_OPTION,
   },
@@ -56,18 +43,16 @@ export const run: Command = {
     const native = loadNative();
     const self = native.readProcess(process.pid);
     if (!self) throw new Error('/proc cannot be read');
-    const shares = sharesOf(parsed);
+    const share = shareOf(parsed);
     const name = text(parsed, 'name') ?? basename(command[0] ?? '');
     const body: GrantBody = {
       name,
       container: basename(command[0] ?? ''),
-      shares,
-      gpuUuids: texts(parsed, 'gpu'),
-      isolateMemory: !flag(parsed, 'no-memory-isolation'),
+      ...share,
       pid: process.pid,
       startTicks: self.startTicks,
     };
-    const grant = await askForGrant(folder, body);
+    const grant = await askForGrant<GrantAnswer>(folder, body);
     if (typeof grant === 'string') {
       console.error(`cotenant: no grant: ${grant}`);
       return 125;
@@ -75,14 +60,7 @@ export const run: Command = {
     const print = (line: string) => {
       if (!flag(parsed, 'quiet')) console.error(`cotenant: ${line}`);
     };
-    const amounts = grant.gpus.map((gpu) => `${gpu.memoryBytes / MIB} MiB on ${gpu.gpuUuid}`).join(', ');
-    print(`${name}: ${amounts}`);
-    const small = smallShareWarning(Math.min(...grant.gpus.map((gpu) => gpu.memoryBytes)));
-    if (small !== undefined) print(`warning: ${small}`);
-    if (shares[0]?.coresPercent !== undefined)
-      print(
-        `${shares[0].coresPercent} % of each GPU's compute${grant.leased ? '' : ' is recorded, but not enforced: the policy is native'}`,
-      );
+    for (const line of grantLines(name, grant)) print(line);
     try {
       return await runWithGrant(command, grant, folder, print);
     } finally {
@@ -90,33 +68,6 @@ export const run: Command = {
     }
   },
 };
-
-/** Equal shares: amounts are totals over the GPUs. */
-export function sharesOf(parsed: Parsed): GpuShare[] {
-  const gpus = whole(parsed, 'gpus', 1, 16) ?? 1;
-  const memory = text(parsed, 'gpu-memory');
-  if (memory === undefined) throw new UsageError('--gpu-memory is missing (a size such as 2Gi)');
-  const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
-  if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.error.wrong}; ${total.error.right}, such as 2Gi`);
-  const bytes = total.value / gpus;
-  if (!Number.isSafeInteger(bytes) || bytes <= 0 || bytes % MIB !== 0) {
-    throw new UsageError(`--gpu-memory ${memory} on ${gpus} GPU(s): want a whole number of MiB on each`);
-  }
-  const cores = whole(parsed, 'gpu-cores', gpus, 100 * gpus);
-  if (cores === undefined) return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes } }));
-  if (cores % gpus !== 0) throw new UsageError(`--gpu-cores ${cores} on ${gpus} GPU(s): want a whole percent of each`);
-  return Array.from({ length: gpus }, () => ({ memory: { kind: 'bytes', bytes }, coresPercent: cores / gpus }));
-}
-
-async function askForGrant(folder: string, body: GrantBody): Promise<GrantAnswer | string> {
-  const until = Date.now() + START_TIMEOUT_MS;
-  for (;;) {
-    const answer = await ask(folder, 'POST', '/v1/grants', body);
-    if (answer.status === 201) return answer.body as GrantAnswer;
-    if (answer.status !== 503 || Date.now() > until) return errorOf(answer);
-    await delay(250);
-  }
-}
 
 /** Runs the command in its own cgroup if that is permitted, else as our process tree; returns when it ends. */
 async function runWithGrant(

@@ -23,6 +23,8 @@ export type Command = {
   readonly usage: string;
   readonly options: Options;
   readonly notes?: string;
+  /** Parses its arguments in its own way: most are those of another program. */
+  readonly parse?: ((args: readonly string[]) => Parsed | 'help') | undefined;
   /** Takes arguments besides its options. */
   readonly takesOperands?: true;
   /** Exit code. */
@@ -51,6 +53,7 @@ export function usageOf(command: Command): string {
 
 /** Arguments after `--` are not parsed. */
 export function parse(command: Command, args: readonly string[]): Parsed | 'help' {
+  if (command.parse) return command.parse(args);
   const options: ParseArgsOptionsConfig = {};
   for (const [name, { value, short, multiple = false }] of Object.entries({ ...command.options, help: HELP }))
     options[name] = { type: value ? 'string' : 'boolean', multiple, ...(short && { short }) };

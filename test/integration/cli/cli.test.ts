@@ -16,6 +16,10 @@ const place = groupHome();
 const KUBECONFIG = 'test/fixtures/cluster/kubeconfig.json';
 const COMMANDS = [
   'run',
+  'docker',
+  'podman',
+  'nerdctl',
+  'slices',
   'top',
   'inspect',
   'why',
@@ -52,7 +56,7 @@ test('help is there for the binary and for each command, and names every option'
 });
 
 const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = [
-  [['frobnicate'], /^cotenant: no command frobnicate; there are run, top, /],
+  [['frobnicate'], /^cotenant: no command frobnicate; there are run, docker, /],
   [['inspect', '--jsn'], /^cotenant: Unknown option '--jsn'/],
   [
     ['inspect', '--state', '/nonexistent'],

@@ -2,7 +2,7 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { mountedObject } from '../../../tools/bind-mounted-interposer/object.ts';
+import { mountedObject } from '../../../src/agent/containers/mounted-object.ts';
 import { BUILD, interposerFiles, type SimulatedNode, type Teardown, temporaryFolder } from '../native/node.ts';
 
 export const MIB = 1024 * 1024;

@@ -1,7 +1,8 @@
 // Arguments to values: what is taken, what is refused in words, and what the usage says.
 import test from 'ava';
 import fc from 'fast-check';
-import { run, sharesOf } from '../../../src/cli/commands/run.ts';
+import { run } from '../../../src/cli/commands/run.ts';
+import { sharesOf } from '../../../src/cli/commands/share-options.ts';
 import {
   type Command,
   choice,
@@ -164,8 +165,8 @@ test('indivisible or invalid amounts are refused with the valid form', (t) => {
     [['-m', 'lots'], /^--gpu-memory lots is not a quantity/],
     [['-m', '0'], /^--gpu-memory 0 is less than 1/],
     [['-m', '-1Gi'], /-1Gi|--gpu-memory/],
-    [['-m', '1000'], /^--gpu-memory 1000 on 1 GPU\(s\): want a whole number of MiB on each$/],
-    [['-m', '3Mi', '-n', '2'], /want a whole number of MiB on each$/],
+    [['-m', '1000'], /^--gpu-memory 1000 on 1 GPU\(s\): want a whole number of MiB on each; the nearest is 1Mi$/],
+    [['-m', '3Mi', '-n', '2'], /want a whole number of MiB on each; the nearest is 4Mi$/],
     [['-m', '1Ei'], /^--gpu-memory 1Ei is more than/],
     [['-m', '1Gi', '-n', '0'], /^--gpus 0: want 1 to 16$/],
     [['-m', '1Gi', '-n', '17'], /^--gpus 17: want 1 to 16$/],
@@ -173,7 +174,7 @@ test('indivisible or invalid amounts are refused with the valid form', (t) => {
     [['-m', '1Gi', '-n', ''], /^--gpus : want 1 to 16$/],
     [['-m', '1Gi', '--gpu-cores', '101'], /^--gpu-cores 101: want 1 to 100$/],
     [['-m', '2Gi', '-n', '2', '--gpu-cores', '1'], /^--gpu-cores 1: want 2 to 200$/],
-    [['-m', '2Gi', '-n', '2', '--gpu-cores', '51'], /want a whole percent of each$/],
+    [['-m', '2Gi', '-n', '2', '--gpu-cores', '51'], /want a whole percent of each, such as 50 or 52$/],
   ];
   for (const [args, message] of cases)
     t.throws(() => shares(...args), { instanceOf: UsageError, message }, args.join(' '));

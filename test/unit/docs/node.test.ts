@@ -1,8 +1,8 @@
 // The page on the node's side, and the names and numbers that it tells.
 import test from 'ava';
 import { DEFAULTS } from '../../../src/agent/config.ts';
+import { OWN_FILE } from '../../../src/agent/kubelet/cdi/folders.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
-import { OWN_FILE } from '../../../src/agent/kubelet/cdi/watch.ts';
 import { devicesOf } from '../../../src/agent/kubelet/device-plugin/service.ts';
 import { CDI_KIND, DEFAULT_INDEX, NRI_SOCKET } from '../../../src/agent/kubelet/nri/plugin.ts';
 import { LARGEST_MESSAGE } from '../../../src/agent/kubelet/nri/ttrpc.ts';

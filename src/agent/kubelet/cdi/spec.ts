@@ -5,7 +5,7 @@ import { err, ok, type Result } from '../../../common/result.ts';
 
 /** Changes to a container; lists that are not named here are kept. */
 export type Edits = JsonObject & {
-  readonly mounts?: readonly (JsonObject & { readonly containerPath: string })[];
+  readonly mounts?: readonly (JsonObject & { readonly hostPath: string; readonly containerPath: string })[];
   readonly deviceNodes?: readonly (JsonObject & { readonly path: string })[];
   readonly hooks?: readonly (JsonObject & { readonly args?: readonly string[] })[];
 };

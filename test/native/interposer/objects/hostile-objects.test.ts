@@ -13,8 +13,8 @@ import {
   exportsOf,
   offsetOf,
   parseElf,
-} from '../../../../tools/bind-mounted-interposer/elf.ts';
-import { mountedObject } from '../../../../tools/bind-mounted-interposer/object.ts';
+} from '../../../../src/agent/containers/elf.ts';
+import { mountedObject } from '../../../../src/agent/containers/mounted-object.ts';
 import { BUILD } from '../../../support/native/node.ts';
 
 const OWN = readFileSync(join(BUILD, 'libcotenant.so'));

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { exportsOf, parseElf } from '../../../../tools/bind-mounted-interposer/elf.ts';
+import { exportsOf, parseElf } from '../../../../src/agent/containers/elf.ts';
 import { BUILD, interposerFiles } from '../../../support/native/node.ts';
 
 const SHIPPED = join(BUILD, 'shipped');

@@ -14,9 +14,10 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
+import { OWN_FILE } from '../../../../src/agent/kubelet/cdi/folders.ts';
 import { readSpec } from '../../../../src/agent/kubelet/cdi/spec.ts';
 import { OWN_KIND } from '../../../../src/agent/kubelet/cdi/split-spec.ts';
-import { type CdiOptions, followCdi, OWN_FILE } from '../../../../src/agent/kubelet/cdi/watch.ts';
+import { type CdiOptions, followCdi } from '../../../../src/agent/kubelet/cdi/watch.ts';
 import { eventually, temporaryFolder } from '../../../support/native/node.ts';
 import { loggerTo } from '../../../support/product/logger.ts';
 

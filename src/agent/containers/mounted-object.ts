@@ -2,7 +2,7 @@
 // of the host's library. Symbols that the host lacks are hidden, and symbols that the interposer does not know are
 // forwarded, so that a program finds exactly the symbols of the host's library.
 //
-//   node tools/bind-mounted-interposer/object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT
+//   node src/agent/containers/mounted-object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT
 //
 // LIBRARY and FILES are paths as the container sees them: the real library, and the folder of limits and ledger.
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -239,7 +239,7 @@ export function mountedObject(object: Buffer, host: Buffer, library: string, fil
 if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {
   const [object, host, library, files, out, ...rest] = process.argv.slice(2);
   if (!object || !host || !library || !files || !out || rest.length > 0) {
-    console.error('usage: object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT');
+    console.error('usage: mounted-object.ts OBJECT HOST-LIBRARY LIBRARY FILES OUT');
     process.exit(2);
   }
   const made = mountedObject(readFileSync(object), readFileSync(host), library, files);

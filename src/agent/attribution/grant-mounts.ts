@@ -1,0 +1,114 @@
+// Finds which containers of Docker, Podman or containerd have a grant: those that mount its folder, by the kernel's
+// list of each process's mounts, which a container cannot write.
+import { readdirSync, readFileSync } from 'node:fs';
+import { basename, dirname, posix } from 'node:path';
+import { isOfContainers } from '../grants/grant.ts';
+import type { Registry } from '../grants/registry.ts';
+import type { Native } from '../os/addon.ts';
+
+/** A mount as /proc/PID/mountinfo has it: file system, the folder of it that is mounted, and where. */
+type Mount = { readonly device: string; readonly root: string; readonly point: string };
+
+export type GrantMounts = {
+  /** The grant whose folder this process has mounted. */
+  grantOf(pid: number): string | undefined;
+  /** Processes of this machine that have it mounted. Reads all of /proc. */
+  processesWith(id: string): readonly number[];
+  /** Is there any? True also where the mounts of a process may not be read. */
+  isHeld(id: string): boolean;
+};
+
+export type GrantMountsOptions = {
+  readonly registry: Pick<Registry, 'list'>;
+  readonly native: Pick<Native, 'readProcess' | 'isRunning'>;
+  /** The text of /proc/PID/mountinfo. */
+  readonly mountsOf?: (pid: number | 'self') => string;
+  readonly processes?: () => readonly string[];
+};
+
+const ESCAPED = /\\([0-7]{3})/g;
+const unescaped = (text: string): string =>
+  text.replace(ESCAPED, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
+
+/** Pure. `36 35 98:0 /root /point rw - ext4 …`; spaces and the like are octal in it. */
+export const parseMounts = (text: string): readonly Mount[] =>
+  text.split('\n').flatMap((line) => {
+    const [, , device, root, point] = line.split(' ');
+    return device === undefined || root === undefined || point === undefined
+      ? []
+      : [{ device, root: unescaped(root), point: unescaped(point) }];
+  });
+
+/** Where a path of this process is on its file system; of mounts on one another the last one is seen. */
+export function placeOf(path: string, mounts: readonly Mount[]): Pick<Mount, 'device' | 'root'> | undefined {
+  const isBelow = ({ point }: Mount) => point === '/' || path === point || path.startsWith(`${point}/`);
+  const best = mounts
+    .filter(isBelow)
+    .reduce<Mount | undefined>((a, b) => (a && a.point.length > b.point.length ? a : b), undefined);
+  return best && { device: best.device, root: posix.join(best.root, posix.relative(best.point, path)) };
+}
+
+export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
+  const { registry, native, processes = () => readdirSync('/proc') } = options;
+  const { mountsOf = (pid: number | 'self') => readFileSync(`/proc/${pid}/mountinfo`, 'utf8') } = options;
+  /** A process that had the grant mounted, so that a search is rare. */
+  const holders = new Map<string, { readonly pid: number; readonly startTicks: number }>();
+  const folders = () => registry.list().flatMap(({ grant, folder }) => (isOfContainers(grant.owner) ? [folder] : []));
+
+  const idIn = (mounts: readonly Mount[], folder: string): string | undefined => {
+    const place = placeOf(dirname(folder), parseMounts(mountsOf('self')));
+    if (place === undefined) return undefined;
+    const known = new Set(folders().map((one) => basename(one)));
+    for (const { device, root } of mounts) {
+      if (device !== place.device || !root.startsWith(`${place.root}/`)) continue;
+      const id = root.slice(place.root.length + 1).split('/')[0] ?? '';
+      if (known.has(id)) return id;
+    }
+    return undefined;
+  };
+  const grantOf = (pid: number): string | undefined => {
+    const [folder] = folders();
+    if (folder === undefined) return undefined;
+    try {
+      return idIn(parseMounts(mountsOf(pid)), folder);
+    } catch {
+      return undefined; // it has ended
+    }
+  };
+  const search = (id: string): { readonly found: readonly number[]; readonly hidden: boolean } => {
+    const folder = folders().find((one) => basename(one) === id);
+    const found: number[] = [];
+    let hidden = false;
+    for (const name of folder === undefined ? [] : processes()) {
+      if (!/^\d+$/.test(name)) continue;
+      try {
+        const mounts = mountsOf(Number(name));
+        // Most processes have no such mount: their text is not parsed.
+        if (mounts.includes(`/${id}`) && idIn(parseMounts(mounts), folder ?? '') === id) found.push(Number(name));
+      } catch (error) {
+        const { code } = error as NodeJS.ErrnoException;
+        hidden ||= code === 'EACCES' || code === 'EPERM';
+      }
+    }
+    return { found, hidden };
+  };
+
+  return {
+    grantOf,
+    processesWith: (id) => search(id).found,
+    isHeld(id) {
+      const holder = holders.get(id);
+      if (holder && native.isRunning(holder.pid, holder.startTicks)) return true;
+      holders.delete(id);
+      const { found, hidden } = search(id);
+      for (const pid of found) {
+        const facts = native.readProcess(pid);
+        if (facts && !facts.ended) {
+          holders.set(id, { pid, startTicks: facts.startTicks });
+          return true;
+        }
+      }
+      return hidden;
+    },
+  };
+}

@@ -1,0 +1,67 @@
+// Containers and the grants that they mount, by texts of /proc/PID/mountinfo as proc(5) describes them.
+import test from 'ava';
+import { createGrantMounts, parseMounts, placeOf } from '../../../../src/agent/attribution/grant-mounts.ts';
+import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
+import type { ProcessFacts } from '../../../../src/agent/os/addon.ts';
+
+const SELF = ['22 1 254:0 / / rw - ext4 /dev/vda rw', '30 22 254:1 /data /var/lib rw - ext4 /dev/vdb rw'].join('\n');
+const [ONE, TWO] = ['aaaaaa000001', 'aaaaaa000002'];
+const grants = [ONE, TWO].map((id) => ({
+  folder: `/var/lib/cotenant/grants/${id}`,
+  grant: { id, owner: { device: id } },
+})) as unknown as readonly LiveGrant[];
+const mounted = (root: string, device = '254:1') =>
+  `500 499 0:50 / / rw - overlay overlay rw\n501 500 ${device} ${root} /usr/lib/cotenant/grant ro - ext4 /dev/vdb rw`;
+
+const mountsOf = (texts: Readonly<Record<string, string>>, unreadable: readonly string[] = []) =>
+  createGrantMounts({
+    registry: { list: () => grants },
+    native: {
+      readProcess: (pid) => ({ startTicks: pid, ended: false }) as ProcessFacts,
+      isRunning: (pid) => Object.hasOwn(texts, String(pid)),
+    },
+    mountsOf(pid) {
+      if (pid === 'self') return SELF;
+      const text = texts[String(pid)];
+      if (text !== undefined) return text;
+      throw Object.assign(new Error('no'), { code: unreadable.includes(String(pid)) ? 'EACCES' : 'ENOENT' });
+    },
+    processes: () => ['self', ...Object.keys(texts), ...unreadable],
+  });
+
+test('a path is found on its file system, also below a mount', (t) => {
+  const mounts = parseMounts(SELF);
+  t.deepEqual(placeOf('/var/lib/cotenant', mounts), { device: '254:1', root: '/data/cotenant' });
+  t.deepEqual(placeOf('/var/libx', mounts), { device: '254:0', root: '/var/libx' });
+  t.is(parseMounts('1 2 0:1 /a\\040b /c rw')[0]?.root, '/a b');
+});
+
+test('a process has the grant whose folder it mounts, from the same file system only', (t) => {
+  const mounts = mountsOf({
+    10: mounted(`/data/cotenant/grants/${ONE}`),
+    11: mounted(`/data/cotenant/grants/${TWO}/ledger`),
+    12: mounted(`/data/cotenant/grants/${ONE}`, '0:99'),
+    13: mounted('/data/cotenant'),
+    14: mounted('/data/cotenant/grants/aaaaaa000003'),
+    15: mounted(`/home/evil/grants/${ONE}`),
+    16: mounted(`/data/cotenant/grants/${ONE}//deleted`),
+  });
+  t.deepEqual(
+    [10, 11, 12, 13, 14, 15, 16, 99].map((pid) => mounts.grantOf(pid)),
+    [ONE, TWO, undefined, undefined, undefined, undefined, ONE, undefined],
+  );
+  t.deepEqual(mounts.processesWith(ONE), [10, 16]);
+});
+
+test('a grant is held while a process has it, or while that cannot be known', (t) => {
+  const texts: Record<string, string> = { 10: mounted(`/data/cotenant/grants/${ONE}`) };
+  const mounts = mountsOf(texts);
+  t.true(mounts.isHeld(ONE));
+  t.false(mounts.isHeld(TWO));
+  texts[20] = mounted(`/data/cotenant/grants/${ONE}`);
+  delete texts[10];
+  t.true(mounts.isHeld(ONE), 'another container has it now');
+  delete texts[20];
+  t.false(mounts.isHeld(ONE));
+  t.true(mountsOf({}, ['30']).isHeld(ONE));
+});
