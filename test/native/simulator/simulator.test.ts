@@ -54,7 +54,7 @@ test('memory is allocated in granules: small requests share one, large ones do n
   t.is(held()?.bytes, 0, 'a context takes all that was allocated in it along');
 });
 
-test('memory freed in stream order is back at a synchronization once its stream is there', async (t) => {
+test('memory freed in stream order is back at the next synchronization', async (t) => {
   // NVIDIA's developer blog on the stream-ordered allocator, part 1, "Interoperability with cudaMalloc and cudaFree".
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);
