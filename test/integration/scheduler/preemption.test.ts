@@ -149,3 +149,38 @@ test('preempt adds the pods that hold the GPU, and drops nodes where that is in 
   });
   t.is((await running.call('preempt', { Pod: podOf('urgent', 600, {}) })).status, 400);
 });
+
+test('a new leader goes on with the eviction of the one before it, and evicts no other', async (t) => {
+  const { api, running: first } = await started(t, { a: 1000, b: 1000 }, (api) => {
+    addHolder(api, 'low', { node: 'a', gpu: 0, mib: 800 });
+    addHolder(api, 'lower', { node: 'b', gpu: 1, mib: 800 });
+    api.addPod('urgent', 600);
+  });
+  // The victims on both nodes cost the same: without what the cluster shows, the choice would be that of node a.
+  t.deepEqual(await nominated(first, 'urgent', 600, { priority: 5 }, ['a', 'b']), ['a']);
+  t.deepEqual(await nominated(first, 'urgent', 600, { priority: 5 }, ['b']), ['b']);
+  void first.bind('urgent', 'b').catch(() => undefined);
+  await eventually(() => api.evictions.length > 0 || undefined, 'a pod is evicted');
+  const victim = api.pods.get('lower');
+  t.truthy(victim?.metadata);
+  if (!victim?.metadata) return;
+  victim.metadata.deletionTimestamp = '2026-11-21T22:10:00Z' as unknown as Date;
+  api.lead('pod-b_1', 2);
+
+  const second = await start(t, api, { hostname: 'pod-b' });
+  await leads(second);
+  t.deepEqual(await nominated(second, 'urgent', 600, { priority: 5 }, ['a', 'b']), ['b']);
+  const binding = second.bind('urgent', 'b');
+  await eventually(
+    async () => String(await nominated(second, 'other', 100, { priority: 0 }, ['b'])) === '' || undefined,
+    'the GPU is held by the new leader',
+  );
+  t.deepEqual(api.bindings, [], 'nothing is written while the pod is there');
+  api.pods.delete('lower');
+  api.show('DELETED', victim);
+  t.is(await binding, undefined);
+  t.deepEqual(
+    api.evictions.map(({ metadata }) => metadata?.name),
+    ['lower'],
+  );
+});

@@ -68,6 +68,17 @@ test('nodes that take no new pods, or that a selector excludes, do not count', (
   t.deepEqual(selecting?.placed, [{ node: 'gpu-2', gpus: [uuid(2)] }]);
 });
 
+test('the placement that a label of a node chooses is that of the extender', (t) => {
+  const gpus = [1, 2].map((gpu, index) => ({
+    ...{ gpuUuid: uuid(gpu), index, model: 'x', usableBytes: 22_600 * MIB, healthy: true },
+  }));
+  const annotations = { 'cotenant.io/gpus': formatNodeGpus({ mostTenantsPerGpu: 10, gpus }) };
+  const placed = (labels: Record<string, string>) =>
+    fitsIn([deployment('a', 1, '1Gi')], [{ metadata: { name: 'gpu-1', labels, annotations } }])[0]?.placed;
+  t.deepEqual(placed({}), [{ node: 'gpu-1', gpus: [uuid(1)] }], 'beside the pod that is there');
+  t.deepEqual(placed({ 'cotenant.io/placement': 'spread' }), [{ node: 'gpu-1', gpus: [uuid(2)] }]);
+});
+
 test('the pods of objects are counted by their kind', (t) => {
   const pod = template({ 'cotenant.io/gpu': 1, 'cotenant.io/gpu-memory': '1Gi' });
   const specs: [spec: object, replicas: number[]][] = [
