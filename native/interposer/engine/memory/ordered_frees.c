@@ -124,7 +124,8 @@ static void drop(const void *context, abi_event reached) {
     pthread_mutex_lock(&all->lock);
     for (size_t i = all->count; i-- > 0;) {
         const struct cot_ordered_free *entry = &all->list[i];
-        if (entry->reached != reached && entry->context != context && entry->block.context != context) continue;
+        bool of_context = context && (entry->context == context || entry->block.context == context);
+        if (!of_context && entry->reached != reached) continue;
         struct cot_ordered_free gone = take_entry(all, i);
         cot_block_release(&gone.block);
     }
@@ -138,7 +139,8 @@ static void remember(const struct cot_block *block, abi_stream stream) {
     struct cot_ordered_frees *all = &cot->ordered_frees;
     struct cot_ordered_free entry = {.block = *block};
     uint32_t epoch = atomic_load(&cot->contexts.epoch);
-    bool kept = record(&entry, stream) || record(&entry, stream);
+    bool kept = false;
+    for (int tries = 0; tries < 2 && !kept; tries++) kept = record(&entry, stream);
     if (kept) {
         pthread_mutex_lock(&all->lock);
         kept = add(all, &entry);
