@@ -32,7 +32,10 @@ export type PodPlace = {
   readonly replicas: number;
 };
 
-/** A pod, or a template of pods, is an object whose `spec` has containers: so in every kind, also of other projects. */
+/**
+ * A pod, or a template of pods, is an object whose `spec` has containers: so in every kind, also of other projects. Some
+ * of them write a pod's spec or its container elsewhere (`inlinePod`).
+ */
 export function mapPods(
   value: unknown,
   change: (pod: JsonObject, found: PodPlace) => JsonObject,
@@ -42,6 +45,8 @@ export function mapPods(
     return value.map((item, index) => mapPods(item, change, { place: `${place}[${index}]`, replicas }));
   if (!isObject(value)) return value;
   if (Array.isArray(objectAt(value, 'spec').containers)) return change(value, { place, replicas });
+  const inline = inlinePod(value);
+  if (inline) return inline.after(change(inline.pod, { place, replicas }));
   const entries = Object.entries(value).map(([key, part]) => [
     key,
     mapPods(part, change, {
@@ -51,6 +56,30 @@ export function mapPods(
   ]);
   return Object.fromEntries(entries);
 }
+
+/**
+ * A pod that an object describes without a `spec`, and the object after a change of the pod. An object with containers is
+ * the spec itself, with annotations and labels beside it (KServe's predictors, sets of containers of Argo). One container
+ * that its project completes stays as it is written: `container` and `script` of Argo, `model` of KServe.
+ */
+function inlinePod(value: JsonObject): { pod: JsonObject; after: (pod: JsonObject) => unknown } | undefined {
+  const { containers, annotations, labels } = value;
+  if (Array.isArray(containers) && containers.some((one) => textAt(one, 'image') !== undefined)) {
+    const metadata = { ...(isObject(annotations) && { annotations }), ...(isObject(labels) && { labels }) };
+    return { pod: { metadata, spec: value }, after: ({ spec }) => spec };
+  }
+  const [key, name] = SINGLE.find(([one]) => isObject(objectAt(value, one).resources)) ?? [];
+  if (key === undefined) return undefined;
+  const pod = { metadata: objectAt(value, 'metadata'), spec: { containers: [{ ...objectAt(value, key), name }] } };
+  return { pod, after: () => value };
+}
+
+/** Where a single container is written, and its name in the pod. */
+const SINGLE = [
+  ['container', 'main'],
+  ['script', 'main'],
+  ['model', 'kserve-container'],
+] as const;
 
 /**
  * How often an object has what is below this key: `replicas` of Deployments and of each part of a JobSet or RayCluster,
