@@ -18,6 +18,12 @@ export const AGENT_ALERTS: readonly Alert[] = [
       description: `{{ if $labels.instance }}The agent on {{ $labels.instance }} {{ if eq $value 0.0 }}does not answer Prometheus{{ else }}answers but cannot read its GPUs{{ end }}.{{ else }}Prometheus has no target in job ${job}.{{ end }} Only the interposer enforces limits; containers that bypass it are neither reported nor stopped.`,
     };
   }),
+  // A gap is a scrape that failed between two that did not; CotenantExporterDown is for lasting failures.
+  alert('CotenantScrapeGaps', 'warning', ({ job, scrapeGaps: { gaps, within } }) => ({
+    expr: `floor(changes(${select('up', `job="${job}"`)}[${within}]) / 2) >= ${gaps}`,
+    summary: 'Scrapes of the agent on {{ $labels.instance }} fail now and then.',
+    description: `There were {{ $value }} gaps within ${within}. Rates over them are wrong, and alerts may come late.`,
+  })),
   // A collector that fails costs only its own metrics, so the scrape succeeds.
   alert('CotenantCollectorStale', 'warning', ({ collectorStale: { seconds } }) => ({
     expr: `time() - ${select('cotenant_exporter_collector_last_success_timestamp_seconds')} > ${seconds}`,

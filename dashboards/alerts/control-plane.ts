@@ -16,6 +16,19 @@ export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
     description:
       '{{ $value | printf "%.0f" }} reviews of {{ $labels.route }} ended with {{ $labels.outcome }}, and their pods were refused.',
   })),
+  alert('CotenantWebhookSlow', 'warning', ({ webhookSlow: { seconds, window, lasts } }) => ({
+    expr: `histogram_quantile(0.99, sum without (route) (rate(${select('cotenant_webhook_review_duration_seconds_bucket')}[${window}]))) > ${seconds}`,
+    lasts,
+    summary: 'The webhook on {{ $labels.instance }} is slow.',
+    description:
+      'One of a hundred reviews takes longer than {{ $value | humanizeDuration }}, and the API server waits for each.',
+  })),
+  alert('CotenantCertificateRefused', 'warning', ({ certificateRefused: { within } }) => ({
+    expr: `increase(${select('cotenant_webhook_certificate_loads_total', 'result="refused"')}[${within}]) > 0`,
+    summary: 'The webhook on {{ $labels.instance }} refused its new certificate.',
+    description:
+      '{{ $value | printf "%.0f" }} loads of a certificate were refused. The webhook serves the old one until it expires.',
+  })),
   alert('CotenantWebhookCertificateExpires', 'critical', ({ certificateExpires: { seconds } }) => ({
     expr: `${select('cotenant_webhook_certificate_not_after_timestamp_seconds')} - time() < ${seconds}`,
     summary: 'The certificate of the webhook on {{ $labels.instance }} expires in {{ $value | humanizeDuration }}.',
@@ -33,6 +46,19 @@ export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
     summary: 'The scheduler on {{ $labels.instance }} cannot bind pods.',
     description:
       '{{ $value | printf "%.0f" }} bindings failed. The API server refused them or did not answer; each is tried again.',
+  })),
+  alert('CotenantSchedulerSlow', 'warning', ({ schedulerSlow: { seconds, window, lasts } }) => ({
+    expr: `histogram_quantile(0.99, rate(${select('cotenant_scheduler_decision_duration_seconds_bucket')}[${window}])) > ${seconds}`,
+    lasts,
+    summary: 'The scheduler on {{ $labels.instance }} is slow.',
+    description:
+      'One of a hundred calls of {{ $labels.verb }} takes longer than {{ $value | humanizeDuration }}. Pods with a GPU share wait in the queue of kube-scheduler.',
+  })),
+  alert('CotenantApiServerProblems', 'warning', ({ apiProblems: { count, within } }) => ({
+    expr: `increase(${select('cotenant_scheduler_watch_problems_total')}[${within}]) > ${count}`,
+    summary: 'The scheduler on {{ $labels.instance }} cannot watch {{ $labels.kind }}.',
+    description:
+      '{{ $value | printf "%.0f" }} lists and watches of the API server failed. The scheduler decides by what it knew before.',
   })),
   alert('CotenantSchedulerInvalidObjects', 'warning', ({ invalidObjects: { lasts } }) => ({
     expr: `max by (job, kind) (${select('cotenant_scheduler_invalid_objects')}) > 0`,

@@ -4,6 +4,11 @@ import { METRICS, select } from '../lib/metrics.ts';
 import { type Alert, alert, GPU, SEEING } from './rule.ts';
 
 const TOTAL = select('cotenant_device_memory_total_bytes');
+/** GPUs that MIG does not divide; instances cannot be granted in parts. */
+const ON_GRANTABLE = `on (job, instance, gpu_uuid) ${select('cotenant_device_info', 'mig_mode="disabled"')}`;
+const GRANTABLE = `((${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL}) and ${ON_GRANTABLE})`;
+/** Of each GPU, the part of its memory that is not granted. */
+const FREE = `1 - ${select('cotenant_device_memory_allocated_bytes')} / ${GRANTABLE}`;
 
 export const GPU_ALERTS: readonly Alert[] = [
   // Physical GPUs: a change of MIG instances removes none.
@@ -35,6 +40,20 @@ export const GPU_ALERTS: readonly Alert[] = [
     lasts: overcommitted.lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
     description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
+  })),
+  alert('CotenantMemoryNearlyGranted', 'info', ({ nearlyGranted: { ratio, lasts } }) => ({
+    expr: `sum by (job) (${select('cotenant_device_memory_allocated_bytes')} and ${ON_GRANTABLE}) / sum by (job) (${GRANTABLE}) > ${ratio}`,
+    lasts,
+    summary: '{{ $value | humanizePercentage }} of the GPU memory of {{ $labels.job }} are granted.',
+    description: 'The cluster is nearly full: the next pods with a GPU share may wait.',
+  })),
+  // What is free adds up to more than one GPU, and yet no large pod fits.
+  alert('CotenantMemoryFragmented', 'info', ({ fragmented: { ratio, lasts } }) => ({
+    expr: `max without (gpu, gpu_uuid) (${FREE}) < ${ratio} and sum without (gpu, gpu_uuid) (${FREE}) > 1`,
+    lasts,
+    summary: 'Free GPU memory of {{ $labels.instance }} is fragmented.',
+    description:
+      'More than the memory of a whole GPU is free, but at most {{ $value | humanizePercentage }} of any single one.',
   })),
   alert('CotenantUnattributedMemory', 'warning', ({ unattributed: { ratio, lasts } }) => ({
     expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,

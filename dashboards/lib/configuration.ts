@@ -76,6 +76,9 @@ export const CONFIGURATION = {
   /** Longer than an upgrade replaces replicas. */
   webhookDown: { lasts: '5m' },
   webhookFails: { within: '10m' },
+  /** The API server waits for each review; its own timeout of the webhook is seconds. */
+  webhookSlow: { seconds: 0.25, window: '10m', lasts: '10m' },
+  certificateRefused: { within: '15m' },
   /** The webhook renews its own certificate 30 days before its end. */
   certificateExpires: { seconds: 14 * 86_400 },
   /** Longer than a Lease takes to expire, and a new leader to list all pods. */
@@ -83,4 +86,13 @@ export const CONFIGURATION = {
   /** Single failures are retried. */
   bindFailures: { count: 5, within: '10m' },
   invalidObjects: { lasts: '10m' },
+  /** kube-scheduler takes one pod at a time, and waits for each call. */
+  schedulerSlow: { seconds: 0.5, window: '10m', lasts: '10m' },
+  /** An API server that restarts costs each watch one or two. */
+  apiProblems: { count: 20, within: '10m' },
+  /** A restart of the agent is one gap. */
+  scrapeGaps: { gaps: 3, within: '30m' },
+  nearlyGranted: { ratio: 0.9, lasts: '1h' },
+  /** Of a GPU's memory, on a node with more than a whole GPU free. */
+  fragmented: { ratio: 0.5, lasts: '1h' },
 } as const;

@@ -67,6 +67,10 @@ const LASTING = [
   'CotenantGrantIdle',
   'CotenantStopsRefused',
   'CotenantWebhookFails',
+  'CotenantWebhookSlow',
+  'CotenantCertificateRefused',
+  'CotenantSchedulerSlow',
+  'CotenantApiServerProblems',
   'CotenantSchedulerBindFailures',
 ];
 
