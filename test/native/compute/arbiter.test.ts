@@ -29,6 +29,7 @@ const CASES = {
   arbiter_gangs: [
     ['find', 'containers are linked when the work of one ends as the other launches'],
     ['chance', 'ends and launches that coincide now and then link nothing'],
+    ['outranked', 'a gang claims no GPU that another container would take back at once'],
     ['held-back', 'a link to a container that cannot go on holds no other back for long'],
   ],
   arbiter_faults: [

@@ -152,6 +152,18 @@ for (const [percents, lengths] of [
   });
 }
 
+for (const percents of [[2], [2, 98], [2, 49, 49]]) {
+  test.serial(
+    `a share of 2 % holds, ${percents.length === 1 ? 'alone' : `beside ${percents.slice(1).join(' and ')} %`}`,
+    async (t) => {
+      const { node, clients } = await bench(t, ...percents);
+      for (const client of clients) start(client);
+      // A turn of 10 ms may lie in either of two windows.
+      await hold(t, node, clients, percents, 1);
+    },
+  );
+}
+
 test.serial('weights hold, and idle shares are lent where nothing caps', async (t) => {
   const { node, arbiter, clients, tenants } = await bench(t, 0, 0, 0);
   const atWork = clients.slice(0, 2);

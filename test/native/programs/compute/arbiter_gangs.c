@@ -32,7 +32,9 @@ static bool granted(int container) {
 /* Reports of all, until none needs another look. */
 static void decide(void) {
     struct cot_decision decision;
+    uint32_t looks = 0;
     do {
+        CHECK(looks++ < 64); /* a GPU changes hands once or twice in a round */
         for (int i = 0; i < CONTAINERS; i++) cot_arbiter_report(&arbiter, gpu_of[i], member_of[i], &digests[i], now_ns);
         cot_arbiter_decide(&arbiter, now_ns, &decision);
     } while (cot_mask_next(&decision.look[0], 0) < COT_ARBITER_MEMBERS ||
@@ -110,11 +112,29 @@ static void held_back_case(void) {
     CHECK(had > 350); /* of 1,000 ms */
 }
 
+/* Each GPU that the gang wants is claimed, or none: not one that another container would take back at once. */
+static void outranked_case(void) {
+    static const struct cot_share high = {.guarantee_ppm = 500000, .limit_ppm = COT_PPM, .high = true};
+    join_all();
+    for (int i = 0; i < 3; i++) end_after_launch(1 * MS);
+    CHECK(member(A)->gang == member(B)->gang);
+    cot_arbiter_set_share(&arbiter, gpu_of[N], member_of[N], &high, now_ns);
+    digests[A].waiting = digests[B].waiting = digests[N].waiting = 1;
+    for (int i = 0; i < 100; i++) {
+        now_ns += 1 * MS;
+        decide();
+        CHECK(granted(N) || member(N)->digest.waiting == 0);
+        if (granted(N)) digests[N].used_ns += 1 * MS, digests[N].launches++;
+        digests[N].waiting = i % 20 < 10;
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"find", find_case}, {"chance", chance_case}, {"held-back", held_back_case}};
+    } cases[] = {
+        {"find", find_case}, {"chance", chance_case}, {"held-back", held_back_case}, {"outranked", outranked_case}};
     for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(argv[1], cases[i].name) != 0) continue;
         cases[i].run();
