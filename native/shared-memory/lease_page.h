@@ -74,7 +74,8 @@ struct cot_lease_record {
 };
 #define COT_LEASE_RECORD_WORDS 7u
 
-/* How far the container's processes are on a GPU. They alone write it, atomically; the agent reads `relieved`. */
+/* How far the container's processes are on a GPU. They alone write it, atomically; the agent reads `awaited` and
+ * `relieved`. */
 struct cot_lease_shared {
     uint64_t used_until_ns; /* use is counted up to here: time in which several processes use the GPU counts once */
     uint64_t round;         /* of older builds */

@@ -156,6 +156,11 @@ struct cot_member {
     uint64_t relieved_launches; /* ... with so many launches made before */
     uint64_t last_fault_ns;     /* when its page last had a value that the gate would never write */
 
+    /* The container on this GPU whose work and this one's wait for each other, until when, and launches of this one
+     * that had been matched when they were found. */
+    uint64_t mate_until_ns, matched_launches;
+    uint32_t mate;
+
     /* the order */
     uint32_t state;
     uint64_t epoch;

@@ -253,6 +253,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
         member->idle_ns = cot_larger(now_ns, 1);
     }
     if (member->busy_ns > member->longest_busy_ns) member->longest_busy_ns = member->busy_ns;
+    if (member->state == COT_LEASE_CATCH_UP && cot_holder(gpu) != member) member->undrained = true;
     if (digest->inflight == 0) {
         member->longest_busy_ns -= (member->longest_busy_ns - member->busy_ns) / LONGEST_BUSY_DECAY;
         member->undrained = false;

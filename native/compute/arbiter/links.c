@@ -9,7 +9,8 @@
 #define ENOUGH 3u              /* more such ends than others */
 #define LINK_NS 30000000000ull /* then it must be found again */
 #define MOST_HELD_NS 100000000ull
-#define APART_NS 10000000000ull /* for so long a container is not linked again after a link held it back */
+#define MOST_DEBT_NS 100000000ll /* of launches that work of another container waits for */
+#define APART_NS 10000000000ull  /* for so long a container is not linked again after a link held it back */
 
 /* `to` NO_GANG: each member has the gang of its container again. Every gang has a member per GPU at most. */
 static void set_gang(struct cot_arbiter *arbiter, uint32_t from, uint32_t to, uint64_t until_ns) {
@@ -44,6 +45,10 @@ static void link_gangs(struct cot_arbiter *arbiter, const struct cot_member *a, 
 }
 
 /* A member whose launch went just now; the one that it was before, if it is among them. */
+static bool on_gpu(const struct cot_arbiter *arbiter, uint32_t at, const struct cot_member *member) {
+    return member >= arbiter->gpus[at].members && member < arbiter->gpus[at].members + COT_ARBITER_MEMBERS;
+}
+
 static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struct cot_member *member) {
     struct cot_member *found = NULL;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
@@ -51,7 +56,9 @@ static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struc
             struct cot_member *other = &arbiter->gpus[at].members[i];
             if (!other->present || other->went_ns + SOON_NS < member->outlasted_ns) continue;
             if (other->gang == member->gang || member->outlasted_ns < other->apart_until_ns) continue;
-            if (!may_link(arbiter, member, other)) continue;
+            bool here = &arbiter->gpus[at].members[i] == other && on_gpu(arbiter, at, member);
+            if (!here && !may_link(arbiter, member, other)) continue;
+            if (here && (member->multi_gpu || other->multi_gpu)) continue;
             if (other->container == member->linked_with) return other;
             if (!found || other->went_ns > found->went_ns) found = other;
         }
@@ -60,7 +67,7 @@ static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struc
 }
 
 static void find_link(struct cot_arbiter *arbiter, struct cot_member *member, uint64_t now_ns) {
-    const struct cot_member *other = just_launched(arbiter, member);
+    struct cot_member *other = just_launched(arbiter, member);
     member->outlasted_ns = 0;
     if (now_ns < member->apart_until_ns) return;
     if (other && other->container == member->linked_with) {
@@ -71,7 +78,20 @@ static void find_link(struct cot_arbiter *arbiter, struct cot_member *member, ui
         member->linked_with = other->container;
         member->linked_votes = 1;
     }
-    if (other && member->linked_votes >= ENOUGH) link_gangs(arbiter, member, other, now_ns + LINK_NS);
+    if (!other || member->linked_votes < ENOUGH) return;
+    if (may_link(arbiter, member, other)) {
+        link_gangs(arbiter, member, other, now_ns + LINK_NS);
+        return;
+    }
+    /* On one GPU the end of long work coincides with launches of others by chance, but not both ways. */
+    if (other->linked_with != member->container || other->linked_votes < ENOUGH) return;
+    member->mate = other->container;
+    other->mate = member->container;
+    if (now_ns >= member->mate_until_ns || now_ns >= other->mate_until_ns) {
+        member->matched_launches = member->digest.launches - member->digest.inflight;
+        other->matched_launches = other->digest.launches;
+    }
+    member->mate_until_ns = other->mate_until_ns = now_ns + LINK_NS;
 }
 
 void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns) {
@@ -84,5 +104,33 @@ void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns) {
             if (held_back) member->apart_until_ns = now_ns + APART_NS;
             if (held_back || now_ns >= member->linked_until_ns) set_gang(arbiter, member->gang, NO_GANG, 0);
         }
+    }
+}
+
+static struct cot_member *mate_of(struct cot_gpu *gpu, const struct cot_member *member) {
+    if (gpu->now_ns >= member->mate_until_ns) return NULL;
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        struct cot_member *other = &gpu->members[i];
+        if (other->present && other->container == member->mate && other->mate == member->container) return other;
+    }
+    return NULL;
+}
+
+/* Launches that are waited for by work in flight of another container on this GPU: as many may go as that one is ahead,
+ * whatever the credit, up to a debt. They are charged as work that shares the GPU. */
+void cot_follow_mates(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
+    (void)arbiter;
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        struct cot_member *member = &gpu->members[i];
+        if (!member->present || !member->digest.waiting || member->credit_ns < -MOST_DEBT_NS) continue;
+        if (member->state != COT_LEASE_CLOSED && member->state != COT_LEASE_CATCH_UP) continue;
+        if (gpu->phase != COT_PHASE_IDLE && i == gpu->holder) continue;
+        const struct cot_member *mate = mate_of(gpu, member);
+        if (!mate || !mate->digest.inflight) continue;
+        uint64_t ahead = mate->digest.launches - mate->matched_launches,
+                 made = member->digest.launches - member->matched_launches;
+        if ((int64_t)(ahead - made) <= 0) continue;
+        cot_order_catch_up(member, member->matched_launches + ahead);
+        member->undrained = true;
     }
 }

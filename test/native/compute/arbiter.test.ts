@@ -158,6 +158,25 @@ for (const [job, what] of [
   });
 }
 
+for (const burst of [1, 56]) {
+  test(`ranks in two containers of one GPU follow each other, ${burst} launches ahead`, async (t) => {
+    const rank = {
+      form: 'collective',
+      kernelUs: 20,
+      percent: 50,
+      more: { work_us: 2000, burst, spread: 'fixed' },
+    } as const;
+    const tenants = [rank, rank];
+    const [native, served] = await Promise.all([
+      runLab({ law: 'native', seconds: 12, tenants }),
+      runLab({ seconds: 12, tenants }),
+    ]);
+    // The whole GPU is theirs, with half of it each. Until they are found to belong together a step takes 170 ms.
+    const ratio = (served[0]?.steps ?? 0) / (native[0]?.steps ?? 0);
+    t.true(ratio >= 0.7, `${ratio}`);
+  });
+}
+
 for (const percent of [10, 20]) {
   test(`three ranks on one GPU with ${percent} % leave their neighbors theirs`, async (t) => {
     const ranks = {

@@ -128,18 +128,20 @@ test.serial('ranks of one container go on beside a neighbor on one of their GPUs
 const STEPS = 28;
 
 /* A step takes 5 ms without a share, and twice as long by its share. The rest is for what a busy machine adds, and until it
- * is known how long the kernels take. In two containers each step takes turns of both. */
-for (const [what, count, job, neighbors, mostMs] of [
+ * is known how long the kernels take. In two containers each step takes turns of both, until they are found to belong
+ * together. */
+for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
   ['of one container end alone', 2, [{ percent: 50 }], [], 80],
   ['of one container end beside a busy neighbor', 2, [{ percent: 50 }], [{ percent: 50 }], 150],
   ['of one container end, four of them', 4, [{ percent: 50 }], [{ percent: 50 }], 60],
   ['in two containers end', 2, [{ percent: 50 }, { percent: 50 }], [], 400],
+  ['in two containers end, 300 of them', 2, [{ percent: 50 }, { percent: 50 }], [], 40, 300],
 ] as const) {
   test.serial(`steps queued ahead on one GPU by ranks ${what}`, async (t) => {
     const { node, grants } = await bench(t, [...job, ...neighbors]);
     const preloadOf = (index: number) => grants[index % job.length]?.cuda ?? '';
     const run = async (flag: number, preloads: readonly string[]) => {
-      const words = ['steps', String(flag), String(count), String(STEPS)];
+      const words = ['steps', String(flag), String(count), String(many)];
       const ranks = preloads.map((preload) => streams<{ stepMs: number }>(t, node, words, { preload }));
       const results = await Promise.all(ranks.map(({ result }) => result));
       return Math.max(...results.map(({ stepMs }) => stepMs));
