@@ -5,6 +5,15 @@ const [QUOTE, BACKSLASH, COMMA] = [0x22, 0x5c, 0x2c];
 const [OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST] = [0x7b, 0x7d, 0x5b, 0x5d];
 const NEWLINE = 0x0a;
 
+/** Where the text ends or a backslash stands; else the end of the piece. */
+function endOfPlainText(piece: Uint8Array, from: number): number {
+  let at = from;
+  while (at < piece.length && piece[at] !== QUOTE && piece[at] !== BACKSLASH) at += 1;
+  return at;
+}
+
+const asBuffer = ({ buffer, byteOffset, length }: Uint8Array): Buffer => Buffer.from(buffer, byteOffset, length);
+
 const parse = (parts: readonly Uint8Array[]): unknown => JSON.parse(Buffer.concat(parts).toString('utf8'));
 
 export type ItemReader = {
@@ -20,20 +29,29 @@ export type ItemReader = {
 export function createItemReader(onItem: (item: unknown) => void, mentions = ''): ItemReader {
   /** The text without items. */
   const frame: Uint8Array[] = [];
-  let item: Uint8Array[] = [];
+  /** What earlier pieces had of the item that is read. */
+  let begun: Uint8Array[] = [];
   /** Of the byte that is read: how many objects and lists it is in. An item is at 2, and what is in it deeper. */
   let depth = 0;
   let [isInItems, isInItem, isInText, isEscaped] = [false, false, false, false];
+  const readItem = (last: Uint8Array) => {
+    const text = begun.length === 0 ? asBuffer(last) : Buffer.concat([...begun, last]);
+    begun = [];
+    if (text.includes(mentions)) onItem(JSON.parse(text.toString('utf8')));
+  };
   return {
     push(piece) {
       let from = 0;
       for (let at = 0; at < piece.length; at += 1) {
-        const byte = piece[at];
         if (isInText) {
-          if (isEscaped) isEscaped = false;
-          else if (byte === BACKSLASH) isEscaped = true;
-          else if (byte === QUOTE) isInText = false;
-        } else if (byte === QUOTE) isInText = true;
+          if (!isEscaped) at = endOfPlainText(piece, at);
+          const byte = piece[at];
+          isInText = isEscaped || byte !== QUOTE;
+          isEscaped = !isEscaped && byte === BACKSLASH;
+          continue;
+        }
+        const byte = piece[at];
+        if (byte === QUOTE) isInText = true;
         else if (byte === OPEN_OBJECT || byte === OPEN_LIST) {
           if (depth === 1) isInItems = byte === OPEN_LIST;
           if (depth === 2 && isInItems && byte === OPEN_OBJECT) {
@@ -44,17 +62,15 @@ export function createItemReader(onItem: (item: unknown) => void, mentions = '')
         } else if (byte === CLOSE_OBJECT || byte === CLOSE_LIST) {
           depth -= 1;
           if (depth === 2 && isInItem) {
-            item.push(piece.subarray(from, at + 1));
-            const text = Buffer.concat(item);
-            [from, isInItem, item] = [at + 1, false, []];
-            if (text.includes(mentions)) onItem(parse([text]));
+            readItem(piece.subarray(from, at + 1));
+            [from, isInItem] = [at + 1, false];
           }
         } else if (byte === COMMA && depth === 2 && isInItems) {
           frame.push(piece.subarray(from, at));
           from = at + 1;
         }
       }
-      (isInItem ? item : frame).push(piece.subarray(from));
+      (isInItem ? begun : frame).push(piece.subarray(from));
     },
     end() {
       if (depth !== 0 || frame.every((part) => part.length === 0)) throw new Error('the list ended too early');

@@ -8,7 +8,7 @@ import { ANSWER_MS, getStream, type Query } from './call.ts';
 import type { ApiConfig } from './config.ts';
 import { createItemReader, readJsonLines } from './json-stream.ts';
 
-export type WatchedObjects<T, Kept> = {
+export type WatchedObjects<T, Kept, Listed = Kept> = {
   /** E.g. `/api/v1/pods`. */
   readonly path: string;
   /** Selectors. */
@@ -18,8 +18,11 @@ export type WatchedObjects<T, Kept> = {
   readonly keep: (object: T) => Kept;
   /** Of a list the caller needs only objects whose JSON has this text, such as the key of an annotation. */
   readonly mentions?: string;
+  /** Of a long list: takes in each object as it arrives and returns what `onList` needs of it. The list may fail after
+   * that, and begin anew. */
+  readonly onListed?: (object: Kept) => Listed;
   /** All objects. The list includes what was written before `startedMs` (`performance.now()`). */
-  readonly onList: (items: readonly Kept[], startedMs: number) => void;
+  readonly onList: (items: readonly Listed[], startedMs: number) => void;
   readonly onChange: (object: Kept) => void;
   /** It was deleted, or the query no longer selects it. */
   readonly onGone: (object: Kept) => void;
@@ -56,7 +59,10 @@ const MOST_QUIET = 4;
 /** Where the watch continues; an empty version: everything is listed first. */
 type Position = { version: string; quietConnections: number };
 
-export function listAndWatch<T, Kept>(config: ApiConfig, objects: WatchedObjects<T, Kept>): ListWatch {
+export function listAndWatch<T, Kept, Listed = Kept>(
+  config: ApiConfig,
+  objects: WatchedObjects<T, Kept, Listed>,
+): ListWatch {
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
   const position: Position = { version: '', quietConnections: 0 };
@@ -124,18 +130,19 @@ export function listAndWatch<T, Kept>(config: ApiConfig, objects: WatchedObjects
  * Reads a whole list and sets the version from which to watch. Passes no resource version: the answer would not have
  * to include the latest write. Rejects when `closed` is aborted.
  */
-async function readPages<T, Kept>(
+async function readPages<T, Kept, Listed>(
   config: ApiConfig,
-  { path, query, keep, mentions, times }: WatchedObjects<T, Kept>,
+  { path, query, keep, mentions, onListed, times }: WatchedObjects<T, Kept, Listed>,
   position: Position,
   closed: AbortSignal,
-): Promise<readonly Kept[]> {
+): Promise<readonly Listed[]> {
   const { pageMs } = { ...TIMES, ...times };
-  const items: Kept[] = [];
+  const items: Listed[] = [];
+  const take = onListed ?? ((object: Kept) => object as unknown as Listed);
   let from: string | undefined;
   do {
     const part = { ...query, limit: String(PAGE), ...(from !== undefined && { continue: from }) };
-    const reader = createItemReader((object) => items.push(keep(object as T)), mentions);
+    const reader = createItemReader((object) => items.push(take(keep(object as T))), mentions);
     const page = await withDeadline(pageMs, closed, async (signal) => {
       for await (const piece of await getStream(config, path, part, signal)) reader.push(piece);
       return field(reader.end(), 'metadata');
@@ -157,9 +164,9 @@ async function withDeadline<R>(ms: number, closed: AbortSignal, work: (signal: A
 }
 
 /** Watches until the connection ends, from either side, or `interrupted` is aborted. */
-async function watchOnce<T, Kept>(
+async function watchOnce<T, Kept, Listed>(
   config: ApiConfig,
-  objects: WatchedObjects<T, Kept>,
+  objects: WatchedObjects<T, Kept, Listed>,
   position: Position,
   interrupted: AbortSignal,
 ): Promise<void> {
@@ -206,8 +213,8 @@ async function watchOnce<T, Kept>(
 }
 
 /** `ended`: the API server reports an error, and everything must be listed again. */
-function applyEvent<T, Kept>(
-  { keep, onGone, onChange }: WatchedObjects<T, Kept>,
+function applyEvent<T, Kept, Listed>(
+  { keep, onGone, onChange }: WatchedObjects<T, Kept, Listed>,
   position: Position,
   event: unknown,
 ): 'ended' | 'applied' {

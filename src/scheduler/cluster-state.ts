@@ -176,12 +176,16 @@ function watchBoundPods(parts: ClusterParts) {
     keep: (pod: V1Pod) => readWatchedPod(pod, freeCores !== undefined),
     // Most pods of a cluster have none; their cores count all the same.
     ...(!freeCores && { mentions: GRANT_ANNOTATION }),
-    onList(items, startedMs) {
-      const listed = new Set(items.map(({ podUid }) => podUid));
+    // One by one: all of them beside what is kept would be as much again.
+    onListed(pod) {
+      update(pod);
+      return pod.podUid;
+    },
+    onList(podUids, startedMs) {
+      const listed = new Set(podUids);
       for (const { podUid } of [...allocations.all()])
         if (!listed.has(podUid) && !inFlight.isExpected(podUid, startedMs)) forget(podUid);
       freeCores?.keepPods(listed);
-      for (const pod of items) update(pod);
     },
     onChange: update,
     onGone({ podUid }) {

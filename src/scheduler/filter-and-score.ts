@@ -91,8 +91,8 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     }
     const placeable = allocations.placeableNode(node) ?? NO_GPUS;
     const preference = preferenceOf(request, placeable, defaultPlacement, learned?.worth);
-    const cost = costOnNode(placed.containers, placeable, preference);
-    return { node, ...cost, tie: hashOf(node), rank: -1 };
+    const { first, second } = costOnNode(placed.containers, placeable, preference);
+    return { node, first, second, tie: hashOf(node), rank: -1 };
   };
 
   const decideAll = ({ request, key }: ParsedRequest, nodes: readonly string[]): DecidedNodes => {
@@ -156,11 +156,11 @@ function keyOf(request: ParsedRequest['request']): string {
     .digest('base64');
 }
 
-/** FNV-1a. */
+/** FNV-1a, 31 bits: V8 keeps it in the object. */
 function hashOf(text: string): number {
   let hash = 0x811c9dc5;
   for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
-  return hash >>> 0;
+  return hash >>> 1;
 }
 
 const NO_GPUS = { mostTenantsPerGpu: 0, gpus: [] };

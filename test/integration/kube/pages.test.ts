@@ -12,6 +12,51 @@ const nodeOf = (name: string, value: string) => ({
   metadata: { name, resourceVersion: '8', annotations: { keep: value, drop: 'x'.repeat(1000) } },
 });
 
+test('a list is taken in as it arrives, and what was kept of an object is freed', async (t) => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const kept: WeakRef<object>[] = [];
+  const taken: string[] = [];
+  /** At the time of each request of a page. */
+  const asked: [taken: number, inMemory: number][] = [];
+  const { config } = await startApiServer(t, ({ url, isWatch }, response) => {
+    if (isWatch) return response.writeHead(200).flushHeaders();
+    collect();
+    asked.push([taken.length, kept.filter((one) => one.deref() !== undefined).length]);
+    const page = Number(url.searchParams.get('continue') ?? 0);
+    const metadata = { resourceVersion: '7', ...(page + 1 < PAGES && { continue: String(page + 1) }) };
+    answer(response, 200, { metadata, items: [nodeOf(`a${page}`, 'one'), nodeOf(`b${page}`, 'two')] });
+  });
+  const { promise: listed, resolve } = Promise.withResolvers<readonly string[]>();
+  const following = listAndWatch(config, {
+    path: '/api/v1/nodes',
+    keep({ metadata }: V1Node) {
+      const node = { name: metadata?.name ?? '' };
+      kept.push(new WeakRef(node));
+      return node;
+    },
+    onListed({ name }) {
+      taken.push(name);
+      return name;
+    },
+    onList: resolve,
+    onChange: () => t.fail(),
+    onGone: () => t.fail(),
+    onProblem: (text) => t.fail(text),
+  });
+  t.teardown(() => following.close());
+  t.deepEqual(await listed, taken);
+  t.is(taken.length, 2 * PAGES);
+  t.deepEqual(
+    asked.map(([count]) => count),
+    [0, 2, 4, 6],
+  );
+  t.true(
+    asked.every(([, inMemory]) => inMemory <= 1),
+    JSON.stringify(asked),
+  );
+});
+
 test('the objects of a page are freed before the next page is requested', async (t) => {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;

@@ -147,6 +147,10 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     }
     const pod = api.pods.get(name);
     if (api.fault === 'refused' || !pod?.spec || !pod.metadata) return refuse(response, 403, 'not today');
+    // As BindingREST of kube-apiserver does: a Binding's UID is a precondition.
+    const { uid } = binding.metadata ?? {};
+    if (uid !== undefined && uid !== pod.metadata.uid)
+      return refuse(response, 409, `Precondition failed: UID in precondition: ${uid}`);
     if (pod.spec.nodeName) return refuse(response, 409, `pod ${name} is already assigned`);
     pod.spec.nodeName = binding.target.name ?? '';
     pod.metadata.annotations = { ...pod.metadata.annotations, ...binding.metadata?.annotations };

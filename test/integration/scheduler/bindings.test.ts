@@ -148,3 +148,32 @@ test('a binding in flight stays allocated when all pods are listed again', async
   held.resolve();
   t.is(await binding, undefined);
 });
+
+test('a pod created anew under a name that is being bound is another pod', async (t) => {
+  const api = await startApi(t, { a: 1000 });
+  api.lead('pod-a_1', 0);
+  const running = await start(t, api, { binderTimes: TIMES });
+  await leads(running);
+  const old = api.addPod('same', 800);
+  const held = Promise.withResolvers<void>();
+  api.hold.bindings = held.promise;
+  t.is(await running.bind('same', 'a'), NOT_KNOWN);
+  // Deleted, and made again by its StatefulSet, before the API server carries the binding out.
+  const successor = api.addPod('same', 300);
+  successor.metadata = { ...successor.metadata, uid: 'uid-successor' };
+  held.resolve();
+  await shows(running, IN_FLIGHT, 0);
+  t.is(successor.spec?.nodeName, undefined);
+  t.deepEqual(await feasible(running, 1000), ['a']);
+  t.is(await running.bind('same', 'a', 'uid-successor'), undefined);
+  api.show('ADDED', successor);
+  await shows(running, IN_FLIGHT, 0);
+  // What is said of the first pod, however late, is not about the second one.
+  api.show('DELETED', { ...old, spec: { containers: [], nodeName: 'a' } });
+  const last = api.addPod('last', 1);
+  last.spec = { containers: [], nodeName: 'a' };
+  api.show('ADDED', last);
+  t.deepEqual(await feasible(running, 701), []);
+  t.deepEqual(await feasible(running, 700), ['a']);
+  t.is(await running.series('cotenant_scheduler_granted_pods'), 1);
+});

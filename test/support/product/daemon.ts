@@ -12,7 +12,7 @@ import { mainOf } from './image.ts';
 
 /** Environment that the chart sets for the extender, so that it stays within its memory. */
 export const EXTENDER_ENV = {
-  NODE_OPTIONS: '--max-semi-space-size=4 --max-old-space-size=384',
+  NODE_OPTIONS: '--max-semi-space-size=4 --max-old-space-size=256',
   MALLOC_ARENA_MAX: '1',
 } as const;
 

@@ -36,6 +36,10 @@ export type StandIn = {
   churn(): void;
   /** Deletes a pod at once, as with `--force --grace-period=0`. */
   forceDelete(index: number): void;
+  /** The node's conditions and labels change, as its kubelet and others write them; its GPUs do not. */
+  flap(index: number): void;
+  /** The Node is deleted, and created again. */
+  replaceNode(index: number): void;
   bookmark(): void;
   /** Ends all watches without their last chunk. */
   cutWatches(): void;
@@ -52,7 +56,7 @@ const GRANTED_BYTES = 8 * GIB;
 export const gpuUuid = (gpu: number): string => `GPU-00000000-0000-4000-8000-${String(gpu).padStart(12, '0')}`;
 const nodeName = (index: number): string => `node-${index}.pool-a.example`;
 
-function nodeText(index: number, version: number): string {
+function nodeText(index: number, version: number, isReady = true): string {
   const gpus = Array.from({ length: GPUS_PER_NODE }, (_, gpu) => ({
     ...{ gpuUuid: gpuUuid(index * GPUS_PER_NODE + gpu), index: gpu, model: 'NVIDIA H100 80GB HBM3' },
     ...{ usableBytes: GPU_BYTES, healthy: true },
@@ -66,10 +70,10 @@ function nodeText(index: number, version: number): string {
       name: nodeName(index),
       uid: `node-uid-${index}`,
       resourceVersion: String(version),
-      labels: { 'nvidia.com/gpu.present': 'true' },
+      labels: { 'nvidia.com/gpu.present': 'true', ...(!isReady && { 'example.com/out-of-service': String(version) }) },
       annotations: { 'cotenant.io/gpus': formatNodeGpus({ mostTenantsPerGpu: 20, gpus }) },
     },
-    status: { images, conditions: [{ type: 'Ready', status: 'True' }] },
+    status: { images, conditions: [{ type: 'Ready', status: isReady ? 'True' : 'Unknown' }] },
   });
 }
 
@@ -236,6 +240,13 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
       emit('ADDED', () => podText(index), nodeName(index % nodes));
     },
     forceDelete: removePod,
+    flap(index) {
+      turn += 1;
+      emit('MODIFIED', () => nodeText(index, version, turn % 2 === 0), nodeName(index), 'nodes');
+    },
+    replaceNode(index) {
+      for (const type of ['DELETED', 'ADDED']) emit(type, () => nodeText(index, version), nodeName(index), 'nodes');
+    },
     bookmark() {
       version += 1;
       const object = { metadata: { resourceVersion: String(version) } };
