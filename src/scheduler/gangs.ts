@@ -46,21 +46,16 @@ type Group = {
   heldUntilMs: number;
 };
 
-export function createGangs({ allocations, inFlight, decider, now = () => performance.now() }: GangParts): Gangs {
+export function createGangs(parts: GangParts): Gangs {
+  const { allocations, now = () => performance.now() } = parts;
   /** Least recently seen first. */
   const groups = new Map<string, Group>();
-
-  const free = (group: Group, podUid: string): void => {
-    if (!group.held.delete(podUid)) return;
-    inFlight.settle(podUid);
-    allocations.release(podUid);
-  };
 
   const expire = (): void => {
     const nowMs = now();
     for (const [key, group] of groups) {
       if (group.held.size > 0 && group.heldUntilMs <= nowMs) {
-        for (const podUid of group.held) free(group, podUid);
+        for (const podUid of group.held) free(parts, group, podUid);
         group.seen.clear();
       }
       for (const [podUid, { atMs }] of group.seen)
@@ -84,35 +79,6 @@ export function createGangs({ allocations, inFlight, decider, now = () => perfor
     return group;
   };
 
-  /** Allocates for all of these pods or for none; an error says how many fit and what the next one lacks. */
-  const hold = (group: Group, pods: readonly GangPod[], nodesOf: (podUid: string) => readonly string[]) => {
-    for (const [count, { podUid, request, aspects }] of pods.entries()) {
-      const nodes = nodesOf(podUid);
-      const node = bestNode(request, nodes, decider);
-      const placed = node === undefined ? undefined : decider.on(request, node);
-      if (node === undefined || !placed?.ok) {
-        const lacks = nearestMiss(request, nodes, decider);
-        for (const before of pods.slice(0, count)) free(group, before.podUid);
-        return err({ count, lacks });
-      }
-      const { gpuModels } = request.request;
-      allocations.allocate({ podUid, nodeName: node, demand: demandOf(placed.containers), gpuModels, ...aspects });
-      inFlight.add(podUid, node);
-      group.held.add(podUid);
-    }
-    return ok(undefined);
-  };
-
-  const boundOf = (key: string, group: Group): number => {
-    let bound = 0;
-    for (const { gang, podUid } of allocations.all()) {
-      if (gang?.key !== key || group.held.has(podUid)) continue;
-      group.seen.delete(podUid);
-      bound += 1;
-    }
-    return bound;
-  };
-
   return {
     place(pod, nodes) {
       const { gang } = pod.aspects;
@@ -121,10 +87,10 @@ export function createGangs({ allocations, inFlight, decider, now = () => perfor
       const group = see(pod, gang.key);
       const own = group.held.has(pod.podUid) ? allocations.allocationOf(pod.podUid) : undefined;
       if (own && nodes.includes(own.nodeName)) return ok(own.nodeName);
-      free(group, pod.podUid);
+      free(parts, group, pod.podUid);
       // It is not known yet whether it was bound.
       if (allocations.allocationOf(pod.podUid)) return undefined;
-      const there = boundOf(gang.key, group) + group.held.size;
+      const there = boundOf(allocations, gang.key, group) + group.held.size;
       const needed = gang.size - there;
       if (needed <= 0) return undefined;
       const others = [...group.seen.values()].filter(({ podUid }) => podUid !== pod.podUid && !group.held.has(podUid));
@@ -132,7 +98,7 @@ export function createGangs({ allocations, inFlight, decider, now = () => perfor
       if (lacking.length < needed)
         return err(waitText(gang, `${there + lacking.length} of its ${gang.size} pods are there`));
       const all = [...allocations.nodeNames()];
-      const held = hold(group, lacking.slice(0, needed), (podUid) => (podUid === pod.podUid ? nodes : all));
+      const held = hold(parts, group, lacking.slice(0, needed), (podUid) => (podUid === pod.podUid ? nodes : all));
       if (!held.ok) {
         const fit = there + held.error.count;
         return err(waitText(gang, `${fit} of its ${gang.size} pods fit at once; the next one: ${held.error.lacks}`));
@@ -143,13 +109,55 @@ export function createGangs({ allocations, inFlight, decider, now = () => perfor
     release(podUid) {
       for (const group of groups.values()) {
         if (!group.held.has(podUid)) continue;
-        free(group, podUid);
+        free(parts, group, podUid);
         group.seen.delete(podUid);
         group.heldUntilMs = now() + HELD_MS;
       }
     },
     expire,
   };
+}
+
+function free({ allocations, inFlight }: GangParts, group: Group, podUid: string): void {
+  if (!group.held.delete(podUid)) return;
+  inFlight.settle(podUid);
+  allocations.release(podUid);
+}
+
+/** Allocates for all of these pods or for none; an error says how many fit and what the next one lacks. */
+function hold(
+  parts: GangParts,
+  group: Group,
+  pods: readonly GangPod[],
+  nodesOf: (podUid: string) => readonly string[],
+): Result<void, { readonly count: number; readonly lacks: string }> {
+  const { allocations, inFlight, decider } = parts;
+  for (const [count, { podUid, request, aspects }] of pods.entries()) {
+    const nodes = nodesOf(podUid);
+    const node = bestNode(request, nodes, decider);
+    const placed = node === undefined ? undefined : decider.on(request, node);
+    if (node === undefined || !placed?.ok) {
+      const lacks = nearestMiss(request, nodes, decider);
+      for (const before of pods.slice(0, count)) free(parts, group, before.podUid);
+      return err({ count, lacks });
+    }
+    const { gpuModels } = request.request;
+    allocations.allocate({ podUid, nodeName: node, demand: demandOf(placed.containers), gpuModels, ...aspects });
+    inFlight.add(podUid, node);
+    group.held.add(podUid);
+  }
+  return ok(undefined);
+}
+
+/** How many pods of the group are bound, or being bound; they need not be seen any more. */
+function boundOf(allocations: Allocations, key: string, group: Group): number {
+  let bound = 0;
+  for (const { gang, podUid } of allocations.all()) {
+    if (gang?.key !== key || group.held.has(podUid)) continue;
+    group.seen.delete(podUid);
+    bound += 1;
+  }
+  return bound;
 }
 
 const waitText = ({ key }: Gang, text: string): string => `pod group ${key} waits: ${text}`;

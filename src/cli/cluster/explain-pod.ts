@@ -8,7 +8,7 @@ import { parsePodRequest } from '../../api/request-annotation.ts';
 import { ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
-import type { InventoryNode } from './inventory.ts';
+import { type InventoryNode, largestFree } from './inventory.ts';
 import {
   conditionOf,
   countOfEvent,
@@ -104,7 +104,13 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   if (!nodeName) {
     const since = age(pod.metadata.creationTimestamp, nowMs);
     const headline = `${podName} is pending for ${since}: no node was chosen for it yet.`;
-    return whole('pending', headline, pendingOf(pod, facts, nowMs), freeCauses(facts), asked);
+    return whole(
+      'pending',
+      headline,
+      pendingOf(pod, facts, nowMs),
+      largestFree(facts.free).map((text) => ({ text })),
+      asked,
+    );
   }
   if (statusesOf(pod).some(({ state }) => state?.running)) {
     const headline = `${podName} runs on node ${nodeName}.`;
@@ -219,21 +225,6 @@ function pendingOf(pod: Pod, { events, schedulers }: PodFacts, nowMs: number): C
   if (ready?.length !== 0 || scheduler === DEFAULT_SCHEDULER) return [silent];
   const names = schedulers?.map(({ metadata }) => metadata.name).join(', ');
   return [silent, { text: `No pod of Cotenant's own scheduler is ready (${names || 'none exists'}).` }];
-}
-
-const MOST_NODES = 3;
-
-/** The nodes with the largest free shares: what a request would have to fit into. */
-function freeCauses({ free = [] }: PodFacts): Cause[] {
-  const nodes = free.filter((node) => node.free.bytes > 0);
-  const largest = nodes.toSorted((a, b) => b.free.largestBytes - a.free.largestBytes).slice(0, MOST_NODES);
-  if (largest.length === 0) return free.length > 0 ? [{ text: 'No node has GPU memory free.' }] : [];
-  const texts = largest.map(({ name, free: { bytes, largestBytes } }) => {
-    const elsewhere = bytes > largestBytes ? ` (of ${mib(bytes)} free there)` : '';
-    return `${mib(largestBytes)} on node ${name}${elsewhere}`;
-  });
-  const more = nodes.length - largest.length;
-  return [{ text: `Largest free shares: ${texts.join(', ')}${more > 0 ? `, less on ${more} more` : ''}.` }];
 }
 
 /** When the agent ends, the kubelet withdraws its extended resources, and kube-scheduler reports only that they are

@@ -10,7 +10,7 @@ import { parsePodRequest } from '../../api/request-annotation.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { EffectiveMode } from '../../policy/mode.ts';
 import { given } from '../../request/rules/namespace-rules.ts';
-import { askedByPod } from '../lib/text.ts';
+import { askedByPod, mib } from '../lib/text.ts';
 import { modeOf } from './modes.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
 import { type ContainerUse, type Use, useOn } from './use.ts';
@@ -199,6 +199,21 @@ function freeOn(gpus: readonly InventoryGpu[], mostTenantsPerGpu: number): Inven
     .filter(({ healthy, fault, tenants }) => healthy && fault === undefined && tenants < mostTenantsPerGpu)
     .map(({ usableBytes = 0, grantedBytes }) => Math.max(0, usableBytes - grantedBytes));
   return { bytes: bytes.reduce((sum, one) => sum + one, 0), largestBytes: Math.max(0, ...bytes) };
+}
+
+const MOST_NODES = 3;
+
+/** The nodes with the largest free shares, in a sentence: what a request would have to fit into. */
+export function largestFree(free: readonly Pick<InventoryNode, 'name' | 'free'>[] = []): readonly string[] {
+  const nodes = free.filter((node) => node.free.bytes > 0);
+  const largest = nodes.toSorted((a, b) => b.free.largestBytes - a.free.largestBytes).slice(0, MOST_NODES);
+  if (largest.length === 0) return free.length > 0 ? ['No node has GPU memory free.'] : [];
+  const texts = largest.map(({ name, free: { bytes, largestBytes } }) => {
+    const elsewhere = bytes > largestBytes ? ` (of ${mib(bytes)} free there)` : '';
+    return `${mib(largestBytes)} on node ${name}${elsewhere}`;
+  });
+  const more = nodes.length - largest.length;
+  return [`Largest free shares: ${texts.join(', ')}${more > 0 ? `, less on ${more} more` : ''}.`];
 }
 
 function tenantsOf({ pod, grant }: Granted, gpuUuid: string, use: Use | undefined): Tenant[] {
