@@ -24,7 +24,8 @@ const PAGE = join(INSTALLED, `page-${digest('page.jsx')}`);
 
 /** What the layer prepared. */
 export function bundled(): Bundle {
-  if (!existsSync(PAGE)) return { reason: 'the packages of test/boards could not be installed; the log says why' };
+  if (!existsSync(INSTALLED)) return { reason: 'the packages of test/boards could not be installed; the log says why' };
+  if (!existsSync(PAGE)) throw new Error('the page of test/boards could not be bundled; the log says why');
   return { page: PAGE, icons: join(INSTALLED, 'node_modules/@grafana/ui/dist/public') };
 }
 
@@ -59,8 +60,9 @@ function bundle(installed: string, page: string): void {
   const env = `NODE_PATH=${join(installed, 'node_modules')}`;
   const esbuild = join(installed, 'node_modules/.bin/esbuild');
   const { ok, stderr } = run('env', [env, esbuild, ...args, `--outfile=${join(work, 'page.js')}`], HERE, BUNDLE_MS);
-  if (!ok) throw new Error(`the page cannot be bundled: ${stderr}`);
-  if (!existsSync(page)) renameSync(work, page);
+  // The test fails then, and not the layer.
+  if (!ok) console.log(`the page of test/boards cannot be bundled: ${stderr}`);
+  else if (!existsSync(page)) renameSync(work, page);
 }
 
 if (import.meta.main) prepare();
