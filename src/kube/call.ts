@@ -47,7 +47,9 @@ export async function callApi<T>(config: ApiConfig, call: Call): Promise<T> {
     return (await answer.json()) as T;
   } catch (error) {
     if (error instanceof ApiError || error === late.signal.reason) throw error;
-    throw new Error((error as Error).message, { cause: error });
+    // That no address of a name takes connections is an error without a message.
+    const { message, code } = error as NodeJS.ErrnoException;
+    throw new Error(message || code, { cause: error });
   } finally {
     clearTimeout(timer);
   }

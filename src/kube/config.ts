@@ -23,14 +23,16 @@ export type ApiConfig = {
 
 const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount';
 
-/** By the file; by default as kubectl does: the file that KUBECONFIG names, the one at home, or as any pod does. */
-export async function loadApiConfig(file = process.env.KUBECONFIG): Promise<ApiConfig> {
-  if (!file && existsSync(`${SERVICE_ACCOUNT}/token`)) return inCluster(process.env);
-  const plain = file && existsSync(file) ? fromPlainKubeconfig(readFileSync(file, 'utf8')) : undefined;
+/** By the file; by default by what KUBECONFIG names, as any pod does, or by the file at home. */
+export async function loadApiConfig(file?: string): Promise<ApiConfig> {
+  const named = file ?? process.env.KUBECONFIG;
+  if (!named && existsSync(`${SERVICE_ACCOUNT}/token`)) return inCluster(process.env);
+  const plain = named && existsSync(named) ? fromPlainKubeconfig(readFileSync(named, 'utf8')) : undefined;
   if (plain) return plain;
   const { KubeConfig } = await import('@kubernetes/client-node');
   const config = new KubeConfig();
-  if (file) config.loadFromFile(file);
+  // Also where KUBECONFIG names several files.
+  if (file !== undefined) config.loadFromFile(file);
   else config.loadFromDefault();
   return config;
 }

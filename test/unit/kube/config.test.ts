@@ -2,7 +2,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
 import test from 'ava';
-import { type ApiConfig, fromPlainKubeconfig, inCluster } from '../../../src/kube/config.ts';
+import { type ApiConfig, fromPlainKubeconfig, inCluster, loadApiConfig } from '../../../src/kube/config.ts';
 import { temporaryFolder } from '../../support/native/node.ts';
 
 const SERVER = 'https://10.0.0.1:6443';
@@ -53,6 +53,17 @@ test('a kubeconfig with an address and a token needs no client library', async (
   t.deepEqual(await credentialsOf(config), { authorization: 'Bearer secret', tls: { rejectUnauthorized: false } });
   const verified = fromPlainKubeconfig(exported({ skipTLSVerify: false }, {}));
   t.deepEqual(verified && (await credentialsOf(verified)), { authorization: undefined, tls: {} });
+});
+
+test('KUBECONFIG may name several files', async (t) => {
+  const folder = temporaryFolder(t);
+  const files = ['one', 'two'].map((name) => join(folder, name));
+  const [first = '', second = ''] = files;
+  writeFileSync(first, exported({ skipTLSVerify: true }, { token: 'secret' }));
+  writeFileSync(second, JSON.stringify({ clusters: [], users: [], contexts: [] }));
+  process.env.KUBECONFIG = files.join(':');
+  t.teardown(() => delete process.env.KUBECONFIG);
+  t.is((await loadApiConfig()).getCurrentCluster()?.server, SERVER);
 });
 
 // Credentials that were passed over would make calls anonymous, and a name that is not compared would trust any server.
