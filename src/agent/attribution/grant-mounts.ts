@@ -1,6 +1,6 @@
 // Finds which containers of Docker, Podman or containerd have a grant: those that mount its folder, by the kernel's
 // list of each process's mounts, which a container cannot write.
-import { readdirSync, readFileSync } from 'node:fs';
+import { closeSync, openSync, readdirSync, readFileSync, readSync } from 'node:fs';
 import { basename, dirname, posix } from 'node:path';
 import { isOfContainers } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -14,7 +14,7 @@ export type GrantMounts = {
   grantOf(pid: number): string | undefined;
   /** Processes of this machine that have it mounted. Reads all of /proc. */
   processesWith(id: string): readonly number[];
-  /** Is there any? True also where the mounts of a process may not be read. */
+  /** Is there any? True also where the mounts of a process cannot all be read. */
   isHeld(id: string): boolean;
 };
 
@@ -25,6 +25,31 @@ export type GrantMountsOptions = {
   readonly mountsOf?: (pid: number | 'self') => string;
   readonly processes?: () => readonly string[];
 };
+
+/**
+ * Of a process's list: some 10,000 mounts. The kernel allows 100,000 in a mount namespace (`fs.mount-max`), each with two
+ * paths of 4 KiB, to whoever may mount in a container.
+ */
+const MOST_BYTES = 2 * 2 ** 20;
+
+/** Throws EFBIG where it is longer. */
+export function readMounts(path: string, mostBytes = MOST_BYTES): string {
+  const file = openSync(path, 'r');
+  try {
+    const parts: Buffer[] = [];
+    for (let size = 0; ; ) {
+      const part = Buffer.allocUnsafe(65_536);
+      const got = readSync(file, part);
+      if (got === 0) return Buffer.concat(parts).toString();
+      size += got;
+      if (size > mostBytes)
+        throw Object.assign(new Error(`${path} has more than ${mostBytes} bytes`), { code: 'EFBIG' });
+      parts.push(part.subarray(0, got));
+    }
+  } finally {
+    closeSync(file);
+  }
+}
 
 const ESCAPED = /\\([0-7]{3})/g;
 const unescaped = (text: string): string =>
@@ -48,9 +73,12 @@ export function placeOf(path: string, mounts: readonly Mount[]): Pick<Mount, 'de
   return best && { device: best.device, root: posix.join(best.root, posix.relative(best.point, path)) };
 }
 
+const readMountsOf = (pid: number | 'self'): string =>
+  pid === 'self' ? readFileSync('/proc/self/mountinfo', 'utf8') : readMounts(`/proc/${pid}/mountinfo`);
+
 export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
   const { registry, native, processes = () => readdirSync('/proc') } = options;
-  const { mountsOf = (pid: number | 'self') => readFileSync(`/proc/${pid}/mountinfo`, 'utf8') } = options;
+  const { mountsOf = readMountsOf } = options;
   /** A process that had the grant mounted, so that a search is rare. */
   const holders = new Map<string, { readonly pid: number; readonly startTicks: number }>();
   const folders = () => registry.list().flatMap(({ grant, folder }) => (isOfContainers(grant.owner) ? [folder] : []));
@@ -72,7 +100,7 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
     try {
       return idIn(parseMounts(mountsOf(pid)), folder);
     } catch {
-      return undefined; // it has ended
+      return undefined; // it has ended, or has too many mounts
     }
   };
   const search = (id: string): { readonly found: readonly number[]; readonly hidden: boolean } => {
@@ -87,7 +115,7 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
         if (mounts.includes(`/${id}`) && idIn(parseMounts(mounts), folder ?? '') === id) found.push(Number(name));
       } catch (error) {
         const { code } = error as NodeJS.ErrnoException;
-        hidden ||= code === 'EACCES' || code === 'EPERM';
+        hidden ||= code === 'EACCES' || code === 'EPERM' || code === 'EFBIG';
       }
     }
     return { found, hidden };

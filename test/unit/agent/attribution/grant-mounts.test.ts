@@ -1,6 +1,9 @@
 // Containers and the grants that they mount, by texts of /proc/PID/mountinfo as proc(5) describes them.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import test from 'ava';
-import { createGrantMounts, parseMounts, placeOf } from '../../../../src/agent/attribution/grant-mounts.ts';
+import { createGrantMounts, parseMounts, placeOf, readMounts } from '../../../../src/agent/attribution/grant-mounts.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { ProcessFacts } from '../../../../src/agent/os/addon.ts';
 
@@ -64,4 +67,31 @@ test('a grant is held while a process has it, or while that cannot be known', (t
   delete texts[20];
   t.false(mounts.isHeld(ONE));
   t.true(mountsOf({}, ['30']).isHeld(ONE));
+});
+
+test('a list of mounts is read whole up to its bound, and one beyond it is an error', (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'ct-mounts-'));
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }));
+  const file = join(folder, 'mountinfo');
+  for (const size of [0, 1, 4999, 5000]) {
+    writeFileSync(file, 'm'.repeat(size));
+    t.is(readMounts(file, 5000).length, size);
+  }
+  writeFileSync(file, 'm'.repeat(5001));
+  t.throws(() => readMounts(file, 5000), { message: /has more than 5000 bytes$/ });
+  t.true(readMounts('/proc/self/mountinfo').includes(' / '), 'of a file whose size is not known');
+});
+
+test('a grant counts as held while a process has more mounts than are read', (t) => {
+  const endless = createGrantMounts({
+    registry: { list: () => grants },
+    native: { readProcess: () => undefined, isRunning: () => false },
+    mountsOf(pid) {
+      if (pid === 'self') return SELF;
+      throw Object.assign(new Error('too long'), { code: 'EFBIG' });
+    },
+    processes: () => ['40'],
+  });
+  t.true(endless.isHeld(ONE));
+  t.is(endless.grantOf(40), undefined);
 });
