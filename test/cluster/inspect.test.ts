@@ -87,6 +87,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
   );
   t.deepEqual(texts(silent).slice(1), [
     "No pod of Cotenant's own scheduler is ready (none exists).",
+    `Largest free shares: ${22_600 - 6144 - 512} MiB on node ${NODE_NAME} (of ${45_200 - 17_920} MiB free there).`,
     'main asks for 30720 MiB and 25 % of the compute of one GPU.',
   ]);
   const mounts = await eventually(() => {
