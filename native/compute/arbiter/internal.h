@@ -65,7 +65,7 @@ bool cot_gang_drained(struct cot_arbiter *arbiter, const struct cot_member *hold
 
 /* links.c: containers that belong together */
 void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns);
-void cot_follow_mates(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
+void cot_follow_mates(struct cot_gpu *gpu);
 
 /* selection.c: who is next */
 struct cot_round {

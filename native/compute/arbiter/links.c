@@ -118,8 +118,7 @@ static struct cot_member *mate_of(struct cot_gpu *gpu, const struct cot_member *
 
 /* Launches that are waited for by work in flight of another container on this GPU: as many may go as that one is ahead,
  * whatever the credit, up to a debt. They are charged as work that shares the GPU. */
-void cot_follow_mates(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
-    (void)arbiter;
+void cot_follow_mates(struct cot_gpu *gpu) {
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present || !member->digest.waiting || member->credit_ns < -MOST_DEBT_NS) continue;

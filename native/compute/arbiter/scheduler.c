@@ -289,7 +289,7 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
     }
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_gpu *gpu = &arbiter->gpus[at];
-        cot_follow_mates(arbiter, gpu);
+        cot_follow_mates(gpu);
         for (uint32_t i = 0; i < gpu->count; i++) {
             const struct cot_member *member = &gpu->members[i];
             if (!member->present) continue;
