@@ -1,6 +1,6 @@
 // Finds which containers of Docker, Podman or containerd have a grant: those that mount its folder, by the kernel's
 // list of each process's mounts, which a container cannot write.
-import { closeSync, openSync, readdirSync, readFileSync, readSync } from 'node:fs';
+import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs';
 import { basename, dirname, posix } from 'node:path';
 import { isOfContainers } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
@@ -23,12 +23,14 @@ export type GrantMountsOptions = {
   readonly native: Pick<Native, 'readProcess' | 'isRunning'>;
   /** The text of /proc/PID/mountinfo. */
   readonly mountsOf?: (pid: number | 'self') => string;
+  /** Identifies a process's mount namespace. */
+  readonly namespaceOf?: (pid: number | 'self') => string;
   readonly processes?: () => readonly string[];
 };
 
 /**
  * Of a process's list: some 10,000 mounts. The kernel allows 100,000 in a mount namespace (`fs.mount-max`), each with two
- * paths of 4 KiB, to whoever may mount in a container.
+ * paths of 4 KiB, to a process that may mount in its container.
  */
 const MOST_BYTES = 2 * 2 ** 20;
 
@@ -76,13 +78,23 @@ export function placeOf(path: string, mounts: readonly Mount[]): Pick<Mount, 'de
 const readMountsOf = (pid: number | 'self'): string =>
   pid === 'self' ? readFileSync('/proc/self/mountinfo', 'utf8') : readMounts(`/proc/${pid}/mountinfo`);
 
+const readNamespace = (pid: number | 'self'): string => readlinkSync(`/proc/${pid}/ns/mnt`);
+
 export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
   const { registry, native, processes = () => readdirSync('/proc') } = options;
-  const { mountsOf = readMountsOf } = options;
+  const { mountsOf = readMountsOf, namespaceOf = readNamespace } = options;
   /** A process that had the grant mounted, so that a search is rare. */
   const holders = new Map<string, { readonly pid: number; readonly startTicks: number }>();
   const folders = () => registry.list().flatMap(({ grant, folder }) => (isOfContainers(grant.owner) ? [folder] : []));
 
+  /**
+   * A process of the machine is in no container, whatever is mounted there: a container that shares mounts with the
+   * machine could mount its grant into the list of all of the machine's processes, which would be stopped with it.
+   */
+  const isOfMachine = (pid: number): boolean => {
+    const own = namespaceOf(pid);
+    return own === namespaceOf('self') || own === namespaceOf(1);
+  };
   const idIn = (mounts: readonly Mount[], folder: string): string | undefined => {
     const place = placeOf(dirname(folder), parseMounts(mountsOf('self')));
     if (place === undefined) return undefined;
@@ -98,7 +110,7 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
     const [folder] = folders();
     if (folder === undefined) return undefined;
     try {
-      return idIn(parseMounts(mountsOf(pid)), folder);
+      return isOfMachine(pid) ? undefined : idIn(parseMounts(mountsOf(pid)), folder);
     } catch {
       return undefined; // it has ended, or has too many mounts
     }
@@ -112,7 +124,8 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
       try {
         const mounts = mountsOf(Number(name));
         // Most processes have no such mount: their text is not parsed.
-        if (mounts.includes(`/${id}`) && idIn(parseMounts(mounts), folder ?? '') === id) found.push(Number(name));
+        if (!mounts.includes(`/${id}`) || isOfMachine(Number(name))) continue;
+        if (idIn(parseMounts(mounts), folder ?? '') === id) found.push(Number(name));
       } catch (error) {
         const { code } = error as NodeJS.ErrnoException;
         hidden ||= code === 'EACCES' || code === 'EPERM' || code === 'EFBIG';

@@ -16,8 +16,12 @@ const grants = [ONE, TWO].map((id) => ({
 const mounted = (root: string, device = '254:1') =>
   `500 499 0:50 / / rw - overlay overlay rw\n501 500 ${device} ${root} /usr/lib/cotenant/grant ro - ext4 /dev/vdb rw`;
 
+/** Processes 1 to 9 are the machine's; each other one is in a container of its own. */
+const namespaceOf = (pid: number | 'self') => (pid === 'self' || pid < 10 ? 'mnt:[1]' : `mnt:[${pid}]`);
+
 const mountsOf = (texts: Readonly<Record<string, string>>, unreadable: readonly string[] = []) =>
   createGrantMounts({
+    namespaceOf,
     registry: { list: () => grants },
     native: {
       readProcess: (pid) => ({ startTicks: pid, ended: false }) as ProcessFacts,
@@ -84,6 +88,7 @@ test('a list of mounts is read whole up to its bound, and one beyond it is an er
 
 test('a grant counts as held while a process has more mounts than are read', (t) => {
   const endless = createGrantMounts({
+    namespaceOf,
     registry: { list: () => grants },
     native: { readProcess: () => undefined, isRunning: () => false },
     mountsOf(pid) {
@@ -94,4 +99,13 @@ test('a grant counts as held while a process has more mounts than are read', (t)
   });
   t.true(endless.isHeld(ONE));
   t.is(endless.grantOf(40), undefined);
+});
+
+test("the machine's own processes have no grant, though a container shared its mount with them", (t) => {
+  const shared = mounted(`/data/cotenant/grants/${ONE}`);
+  const mounts = mountsOf({ 1: shared, 7: shared, 10: shared });
+  t.deepEqual(mounts.processesWith(ONE), [10]);
+  t.is(mounts.grantOf(7), undefined);
+  t.is(mounts.grantOf(10), ONE);
+  t.false(mountsOf({ 1: shared }).isHeld(ONE));
 });
