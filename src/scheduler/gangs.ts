@@ -38,6 +38,12 @@ export const SEEN_MS = 360_000;
 /** Together; the pods of the group that was seen least recently are forgotten. */
 const MOST_SEEN = 10_000;
 
+/**
+ * Different requests of one group: each that is new costs a decision for every node, 75 ms of the extender for 5,000, in
+ * which no other pod is answered.
+ */
+export const MOST_KINDS = 8;
+
 type Group = {
   /** Unbound pods, in the order in which they were seen first. */
   readonly seen: Map<string, GangPod & { readonly atMs: number }>;
@@ -97,8 +103,14 @@ export function createGangs(parts: GangParts): Gangs {
       const lacking = [pod, ...others];
       if (lacking.length < needed)
         return err(waitText(gang, `${there + lacking.length} of its ${gang.size} pods are there`));
+      const wanted = lacking.slice(0, needed);
+      const kinds = new Set(wanted.map(({ request }) => request.key)).size;
+      if (kinds > MOST_KINDS)
+        return err(
+          waitText(gang, `its pods ask for ${kinds} different shares; at most ${MOST_KINDS} are placed at once`),
+        );
       const all = [...allocations.nodeNames()];
-      const held = hold(parts, group, lacking.slice(0, needed), (podUid) => (podUid === pod.podUid ? nodes : all));
+      const held = hold(parts, group, wanted, (podUid) => (podUid === pod.podUid ? nodes : all));
       if (!held.ok) {
         const fit = there + held.error.count;
         return err(waitText(gang, `${fit} of its ${gang.size} pods fit at once; the next one: ${held.error.lacks}`));

@@ -3,7 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import { demandOf } from '../../../src/placement/demand.ts';
 import { type Gang, gangOf } from '../../../src/placement/gang.ts';
-import { createGangs, HELD_MS, SEEN_MS } from '../../../src/scheduler/gangs.ts';
+import { createGangs, HELD_MS, MOST_KINDS, SEEN_MS } from '../../../src/scheduler/gangs.ts';
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { clusterOf, parsedRequest } from './cluster.ts';
 
@@ -48,7 +48,7 @@ function bed(nodes: number, sizes: readonly number[]) {
       ({ gang: one, podUid }) => one?.key === `team/g${gang}` && inFlight.of(podUid) === undefined,
     );
   return {
-    ...{ allocations, gangs, inFlight, names, podOf, bind, filter, boundOf },
+    ...{ allocations, decider, gangs, inFlight, names, podOf, bind, filter, boundOf },
     wait: (ms: number) => {
       nowMs += ms;
       gangs.expire();
@@ -192,4 +192,16 @@ test('in any order nothing is overbooked, and no two groups block each other', (
     { numRuns: 2000 },
   );
   t.true(halves > 0, 'two groups were half placed at once in some of the orders');
+});
+
+test('a group of more different shares than are placed at once waits, and holds nothing', (t) => {
+  const { podOf, filter, decider, allocations } = bed(5, [MOST_KINDS + 1]);
+  const answers = Array.from({ length: MOST_KINDS + 1 }, (_, member) =>
+    filter({ ...podOf(0, member), request: parsedRequest(decider, 10 + member) }),
+  );
+  t.is(
+    answers.at(-1),
+    `pod group team/g0 waits: its pods ask for ${MOST_KINDS + 1} different shares; at most ${MOST_KINDS} are placed at once`,
+  );
+  t.is(allocations.pods, 0);
 });
