@@ -2,6 +2,7 @@
 // list of each process's mounts, which a container cannot write.
 import { closeSync, openSync, readdirSync, readFileSync, readlinkSync, readSync } from 'node:fs';
 import { basename, dirname, posix } from 'node:path';
+import { attempt } from '../../common/result.ts';
 import { isOfContainers } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
 import type { Native } from '../os/addon.ts';
@@ -93,7 +94,10 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
    */
   const isOfMachine = (pid: number): boolean => {
     const own = namespaceOf(pid);
-    return own === namespaceOf('self') || own === namespaceOf(1);
+    if (own === namespaceOf('self')) return true;
+    // Where the first process may not be read, neither may its namespace's mounts.
+    const first = attempt(() => namespaceOf(1));
+    return first.ok && own === first.value;
   };
   const idIn = (mounts: readonly Mount[], folder: string): string | undefined => {
     const place = placeOf(dirname(folder), parseMounts(mountsOf('self')));
