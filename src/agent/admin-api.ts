@@ -17,6 +17,7 @@ import { field, isObject, type JsonObject } from '../common/json.ts';
 import type { Result } from '../common/result.ts';
 import { listOf, oneOf, parse, settings, whole } from '../common/schema.ts';
 import { type EffectiveMode, effectiveMode } from '../policy/mode.ts';
+import type { NotFound } from './grants/by-name.ts';
 import { PRELOADED } from './grants/engine-files.ts';
 import { computeChoice } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
@@ -109,8 +110,6 @@ function answerOf(live: LiveGrant, mode: Mode): GrantAnswer {
   };
 }
 
-const idOf = (request: Request): string => String(request.params.id ?? '');
-
 export function createAdmin(node: Node, driver: Driver): Express {
   const app = express();
   app.disable('x-powered-by');
@@ -120,6 +119,8 @@ export function createAdmin(node: Node, driver: Driver): Express {
     else response.status(live.error.later ? 503 : 409).json({ error: live.error.refused });
   };
   const refuse = (response: Response, error: string) => void response.status(400).json({ error });
+  const notFound = (response: Response, found: NotFound) =>
+    void response.status(found.reason === 'ambiguous-name' ? 409 : 404).json(found);
 
   // For the liveness probe in the container.
   app.get('/livez', (_request, response) => {
@@ -160,9 +161,11 @@ export function createAdmin(node: Node, driver: Driver): Express {
     if (Object.keys(change).length === 0)
       return refuse(response, 'want memoryBytes, enforcement, or something of compute');
     const { enforcement: _mode, ...amounts } = change;
-    const held = Object.keys(amounts).length > 0 ? node.slices.whereKept(idOf(request)) : undefined;
+    const found = node.find(request.params.id);
+    if (!found.ok) return notFound(response, found.error);
+    const held = Object.keys(amounts).length > 0 ? node.slices.whereKept(found.value) : undefined;
     if (held !== undefined) response.status(409).json({ error: held });
-    else answer(response, node.change(idOf(request), change), 200);
+    else answer(response, node.change(found.value, change), 200);
   });
   app.get('/v1/driver', (_request, response) => {
     response.json(driver.state());
@@ -194,15 +197,19 @@ export function createAdmin(node: Node, driver: Driver): Express {
   });
   app.get('/v1/actions', (request, response) => {
     const { of } = request.query;
-    if (typeof of === 'string' && of !== '') response.json(node.actionsOn(of));
-    else refuse(response, 'of: want a container by id, pod or namespace/pod');
+    if (typeof of !== 'string' || of === '')
+      return refuse(response, 'of: want a container by id, pod or namespace/pod');
+    const records = node.actionsOn(of);
+    const found = node.find(of);
+    // A container that has ended may have records; several of one name have theirs together.
+    if (records.length === 0 && !found.ok && found.error.reason === 'unknown-grant') notFound(response, found.error);
+    else response.json(records);
   });
   app.delete('/v1/grants/:id', (request, response) => {
-    const released = node.release(idOf(request));
-    if (released === 'released') response.status(204).end();
-    else if (released === 'in use')
-      response.status(409).json({ error: `grant ${idOf(request)} is in use by a container` });
-    else response.status(404).json({ error: `no grant ${idOf(request)} on this node` });
+    const found = node.find(request.params.id);
+    if (!found.ok) return notFound(response, found.error);
+    if (node.release(found.value) !== 'in use') response.status(204).end();
+    else response.status(409).json({ error: `grant ${found.value} is in use by a container`, reason: 'in-use' });
   });
   app.use((error: Error & { status?: number }, _request: Request, response: Response, _next: unknown) => {
     response.status(error.status ?? 500).json({ error: error.message });

@@ -13,6 +13,7 @@ import type { Assignments } from './attribution/other-allocations.ts';
 import type { NodeCompute, RefusedChange } from './compute/node-policy.ts';
 import type { Slices } from './containers/slices.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
+import type { NotFound } from './grants/by-name.ts';
 import type { Volumes } from './grants/files.ts';
 import type { Grant } from './grants/grant.ts';
 import type { LiveGrant } from './grants/live-grant.ts';
@@ -44,6 +45,8 @@ export type Node = PodNode & {
   checkAge(samplers?: AbandonedCounts): void;
   readonly snapshot: () => Snapshot | undefined;
   grant(ask: ProcessAsk): Result<LiveGrant, Refusal>;
+  /** The id of the grant with this id, or with this name if no other has it. */
+  find(name: string): Result<string, NotFound>;
   /** Changes amounts, compute or enforcement of a grant: all of it, or nothing. */
   change(id: string, change: GrantChange): Result<LiveGrant, Refusal>;
   readonly compute: NodeCompute;

@@ -10,6 +10,7 @@ import type { AgentConfiguration } from './config.ts';
 import { createSlices } from './containers/slices.ts';
 import { createInvalidPidCount } from './counters/invalid-pid-count.ts';
 import type { ActionRecord } from './enforcement/action-record.ts';
+import { grantNamed } from './grants/by-name.ts';
 import { isOfContainers, isOfPod, podGrantId, podUidOf } from './grants/grant.ts';
 import type { Refusal } from './grants/refusal.ts';
 import type { Node, NodeEvents, NodeInputs } from './node-api.ts';
@@ -109,6 +110,11 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
       if (owner && isOfContainers(owner) && parts.mounts.isHeld(id)) return 'in use';
       return parts.upkeep.takeDown(id) ? 'released' : 'unknown';
     },
+    find: (name) =>
+      grantNamed(
+        registry.list().map(({ grant }) => grant),
+        name,
+      ),
     grantFiles: (id) => registry.get(id),
     actionsOn: (name) =>
       audit

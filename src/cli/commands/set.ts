@@ -22,7 +22,7 @@ import { type Cluster, granted } from '../cluster/api-client.ts';
 import { readUse } from '../cluster/collect.ts';
 import { modeAnnotations, modeBy, modeSentence } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
-import { demand, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { demand, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
 import { jsonText } from '../lib/text.ts';
 import {
@@ -103,13 +103,9 @@ function show(parsed: Parsed, result: unknown, lines: readonly string[]): number
 async function setTenant(parsed: Parsed, name: string, { compute: change, bytes, mode }: Wanted): Promise<number> {
   if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod in a cluster');
   const folder = stateFolder(parsed);
-  const ids = tenantsNamed(await readSnapshot(folder), name);
-  const [id = name] = ids;
-  if (ids.length > 1)
-    throw new UsageError(`${ids.length} tenants are named ${name}; use one of the ids ${ids.join(', ')}`);
-  const path = `/v1/grants/${encodeURIComponent(id)}`;
+  const path = `/v1/grants/${encodeURIComponent(name)}`;
   const body = { ...change, memoryBytes: bytes, enforcement: mode };
-  const { gpus, compute, enforcement } = await demand<GrantAnswer>(folder, 'PATCH', path, body);
+  const { id, gpus, compute, enforcement } = await demand<GrantAnswer>(folder, 'PATCH', path, body);
   const amounts = gpus.map((gpu) => {
     const most = gpu.coresLimitPercent === undefined ? '' : `, up to ${gpu.coresLimitPercent} %`;
     const cores = gpu.coresPercent === 0 ? '' : ` and ${gpu.coresPercent} % of the compute${most}`;

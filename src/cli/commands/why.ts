@@ -3,7 +3,7 @@ import { type ActionRecord, resultText } from '../../agent/enforcement/action-re
 import type { Cluster } from '../cluster/api-client.ts';
 import { readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
-import { demand, readSnapshot, stateFolder, tenantsNamed } from '../lib/agent-client.ts';
+import { ask, bodyOf, stateFolder } from '../lib/agent-client.ts';
 import { type Command, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
 import { jsonText, oneLine } from '../lib/text.ts';
 import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
@@ -37,11 +37,10 @@ async function whyPod(cluster: Cluster, parsed: Parsed, pod: string): Promise<nu
 
 async function whyTenant(parsed: Parsed, name: string): Promise<number> {
   const folder = stateFolder(parsed);
-  const known = tenantsNamed(await readSnapshot(folder), name);
-  const path = `/v1/actions?of=${encodeURIComponent(name)}`;
-  const records = await demand<readonly ActionRecord[]>(folder, 'GET', path);
-  if (records.length === 0 && known.length === 0)
+  const answer = await ask(folder, 'GET', `/v1/actions?of=${encodeURIComponent(name)}`);
+  if (answer.status === 404)
     throw new Refused(`no tenant ${name} on this node, and no action on one of that name is recorded`);
+  const records = bodyOf<readonly ActionRecord[]>(answer);
   const lines = records.map(
     (record) =>
       `${new Date(record.atMs).toISOString()} ${oneLine(`${record.action}: ${record.message} (${resultText(record)})`)}`,

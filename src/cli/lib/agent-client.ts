@@ -47,7 +47,10 @@ export function errorOf(answer: Answer): string {
 
 /** The body of the answer to a request that the agent must not refuse. */
 export async function demand<T>(folder: string, method: string, path: string, body?: unknown): Promise<T> {
-  const answer = await ask(folder, method, path, body);
+  return bodyOf<T>(await ask(folder, method, path, body));
+}
+
+export function bodyOf<T>(answer: Answer): T {
   if (answer.status !== 200) throw new Refused(errorOf(answer));
   return answer.body as T;
 }
@@ -57,12 +60,4 @@ export async function readSnapshot(folder: string): Promise<Snapshot> {
   if (answer.status !== 200 || answer.body === null)
     throw new UsageError('the agent has no sample yet; try again in a second');
   return answer.body as Snapshot;
-}
-
-/** Ids of the grants with that id or name; a grant appears after its first sample. */
-export function tenantsNamed(snapshot: Snapshot, name: string): string[] {
-  const ids = snapshot.containers.flatMap(({ grantId, namespace, pod }) =>
-    [grantId, pod, `${namespace}/${pod}`].includes(name) ? [grantId] : [],
-  );
-  return [...new Set(ids)];
 }

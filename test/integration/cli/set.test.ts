@@ -61,6 +61,20 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
     ((await agent.snapshot())?.containers ?? []).map(({ pod, limitBytes }) => `${pod} ${limitBytes / MIB}`);
   await eventually(async () => ((await limits()).sort().join() === 'one 2048,one-2 2048' ? true : undefined), 'both');
 });
+test('set and why take the name of a tenant that no sample has shown yet', async (t) => {
+  const node = await startNode(t, '--gpu', 'l4');
+  const settings = { intervalMs: 60_000, urgentIntervalMs: 60_000, silenceMs: 120_000, calibrate: false };
+  const agent = await startAgent(t, node, { settings });
+  const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--name', 'new'], [CLIENT]);
+  await tell(tenant, 'init');
+  t.deepEqual(await containersOf(agent, 'new'), []);
+  const grown = cotenant('set', 'new', '-m', '2Gi', '--state', agent.state);
+  t.is(grown.out, `new: 2048 MiB on ${node.uuid(0)}\n`, grown.err);
+  t.is(cotenant('why', 'new', '--state', agent.state).out, 'no action is recorded on new\n');
+  const missing = cotenant('why', 'absent', '--state', agent.state);
+  t.deepEqual([missing.code, missing.out], [1, '']);
+  t.regex(missing.err, /^cotenant: no tenant absent on this node/);
+});
 test('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
