@@ -1,11 +1,13 @@
-// Writes what the chart's templates must know of the source, which helm cannot read: `node charts/generate.ts`; with
-// --check reports a file that is out of date. Today that is each dialect's names of resources, and of annotations and
-// labels that ask for a GPU, for the API server's match conditions, and the Deployments that show that its system is alive.
+// Writes what the chart must know of the source, which helm cannot read: `node charts/generate.ts`; with --check
+// reports a file that is out of date. That is each dialect's names of resources, and of annotations and labels that ask
+// for a GPU, for the API server's match conditions, and the Deployments that show that its system is alive; and what
+// values.schema.json says of the programs' settings.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
+import { type Json, programDefinitions } from './values-schema.ts';
 
-const FILE = join(import.meta.dirname, 'cotenant/dialects.json');
+const CHART = join(import.meta.dirname, 'cotenant');
 
 /** One dialect in the layout of this repository's formatter: on one line, if that has at most 120 columns with its comma. */
 function row([name, all]: readonly [name: string, all: readonly string[]]): string {
@@ -24,10 +26,23 @@ export function dialectsFile(): string {
   return `{\n${part('resources', resources)},\n${part('podKeys', keys)},\n${part('deployments', deployments)}\n}\n`;
 }
 
+/** The file as it is, with the definitions of the programs' settings as they are now. */
+function valuesSchemaFile(before: string): string {
+  const schema = JSON.parse(before) as { readonly definitions: Json };
+  const definitions = { ...schema.definitions, ...programDefinitions() };
+  return `${JSON.stringify({ ...schema, definitions }, null, 2)}\n`;
+}
+
 if (import.meta.main) {
-  if (!process.argv.includes('--check')) writeFileSync(FILE, dialectsFile());
-  else if (readFileSync(FILE, 'utf8') !== dialectsFile()) {
-    console.error('charts/cotenant/dialects.json is out of date; run: npm run generate');
-    process.exitCode = 1;
+  const files = { 'dialects.json': dialectsFile, 'values.schema.json': valuesSchemaFile };
+  for (const [name, contentAfter] of Object.entries(files)) {
+    const path = join(CHART, name);
+    const before = readFileSync(path, 'utf8');
+    const content = contentAfter(before);
+    if (!process.argv.includes('--check')) writeFileSync(path, content);
+    else if (before !== content) {
+      console.error(`charts/cotenant/${name} is out of date; run: npm run generate`);
+      process.exitCode = 1;
+    }
   }
 }

@@ -10,7 +10,7 @@ const CHECKS: { name: string; command: string[] }[] = [
   { name: 'order of folders in imports', command: ['node', 'test/imports/check.ts'] },
   { name: 'generated tables and page of entry points', command: ['node', 'native/abi/generate.ts', '--check'] },
   { name: 'generated board and rules', command: ['node', 'dashboards/generate.ts', '--check'] },
-  { name: 'generated names of the chart', command: ['node', 'charts/generate.ts', '--check'] },
+  { name: 'generated parts of the chart', command: ['node', 'charts/generate.ts', '--check'] },
   { name: 'format and lint (C, C++)', command: ['node', 'native/lint.ts'] },
   { name: 'circles between C files and folders', command: ['node', 'native/circles.ts'] },
 ];

@@ -17,7 +17,8 @@ import { KubernetesSettings } from './kubelet/settings.ts';
 
 const require = createRequire(import.meta.url);
 
-const SCHEMA = v.object({
+/** Also read by charts/values-schema.ts. */
+export const SETTINGS_SCHEMA = v.object({
   /** Grants, audit log, what was measured on the GPUs, and the socket on which grants are requested. */
   stateFolder: v.optional(nonEmpty('a folder'), '/var/lib/cotenant'),
   ...EXPORTER_ENTRIES,
@@ -40,9 +41,9 @@ const SCHEMA = v.object({
   slices: v.optional(SliceSettings, {}),
 });
 
-export type AgentConfiguration = SettingsOf<typeof SCHEMA.entries>;
+export type AgentConfiguration = SettingsOf<typeof SETTINGS_SCHEMA.entries>;
 
-export const DEFAULTS: AgentConfiguration = v.parse(SCHEMA, {});
+export const DEFAULTS: AgentConfiguration = v.parse(SETTINGS_SCHEMA, {});
 
 /** In the state folder: where grants are requested. */
 export const SOCKET_NAME = 'agent.sock';
@@ -60,7 +61,7 @@ function leavesOf(entries: Readonly<Record<string, Schema>>, prefix = ''): [stri
   });
 }
 
-const SETTINGS = new Map(leavesOf(SCHEMA.entries));
+const SETTINGS = new Map(leavesOf(SETTINGS_SCHEMA.entries));
 const GROUPS = new Set([...SETTINGS.keys()].flatMap((path) => path.match(/^.*(?=\.)/)?.[0] ?? []));
 
 export type Settings = Readonly<Record<string, unknown>>;

@@ -16,6 +16,6 @@ export const parseCompatList = (list: string): ReadonlySet<string> =>
 
 export const showsProcesses = (list: string): boolean => WITH_PROCESSES.some((name) => parseCompatList(list).has(name));
 
-/** Whether the setting is valid. */
-export const isCompatList = (list: string): boolean =>
-  list === '' || list.split(',').every((name) => COMPAT_CHOICES.some((known) => known === name.trim()));
+const CHOICE = ` *(${COMPAT_CHOICES.join('|')}) *`;
+/** The form of the setting. */
+export const COMPAT_LIST = new RegExp(`^(${CHOICE}(,${CHOICE})*)?$`);

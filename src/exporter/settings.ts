@@ -1,6 +1,6 @@
 // Settings of the exporter half: where metrics and the status page are served, how, and who may read them.
 import * as v from 'valibot';
-import { COMPAT_CHOICES, isCompatList } from '../api/compat-exporters.ts';
+import { COMPAT_CHOICES, COMPAT_LIST } from '../api/compat-exporters.ts';
 import { nonEmpty, type SettingsOf, whole } from '../common/schema.ts';
 
 const COMPAT_WANTED = `names with commas, of ${COMPAT_CHOICES.join(', ')}; or nothing`;
@@ -26,7 +26,7 @@ export const EXPORTER_ENTRIES = {
   /** A series for each process, the largest 50 of the node. */
   processMetrics: v.optional(v.boolean(), false),
   /** Exporters under whose metric names the page is served as well; with commas. */
-  compatibilityMetrics: v.optional(v.pipe(v.string(COMPAT_WANTED), v.check(isCompatList, COMPAT_WANTED)), ''),
+  compatibilityMetrics: v.optional(v.pipe(v.string(COMPAT_WANTED), v.regex(COMPAT_LIST, COMPAT_WANTED)), ''),
   page: v.optional(PageSettings, {}),
 };
 

@@ -13,6 +13,8 @@ const OF_ONE_PROCESS: readonly number[] = [13, 31, 32, 43, 45, 68, 69, 94];
 
 export const DEFAULT_XID_LIST = 'default';
 const MOST_XIDS = 64;
+/** The form of a list of Xids. */
+export const XID_LIST = /^ *((default|-?\d{1,4})? *, *)*(default|-?\d{1,4})? *$/;
 
 /** `default,46,-74`: numbers with commas, `default` for those above, `-` before one to remove; empty: no Xid counts. */
 export function parseXidList(text: string): Result<readonly number[]> {

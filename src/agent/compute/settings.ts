@@ -8,13 +8,8 @@ const POLICY_WANTED = `one of ${COMPUTE_POLICIES.join(', ')}, or its number, 0 t
 
 /** A name, or cGPU's number, which YAML reads as a number. */
 const Policy = v.pipe(
-  v.union([v.string(), v.number()], POLICY_WANTED),
-  v.rawTransform<string | number, ComputePolicy>(({ dataset, addIssue, NEVER }) => {
-    const policy = parseComputePolicy(String(dataset.value));
-    if (policy !== undefined) return policy;
-    addIssue({ message: POLICY_WANTED });
-    return NEVER;
-  }),
+  v.picklist([...COMPUTE_POLICIES, ...COMPUTE_POLICIES.keys(), ...Object.keys(COMPUTE_POLICIES)], POLICY_WANTED),
+  v.transform((policy) => parseComputePolicy(String(policy)) as ComputePolicy),
 );
 
 /** valibot accepts a list as a record; `isObject` does not. */

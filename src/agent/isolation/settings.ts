@@ -1,7 +1,7 @@
 // Settings of isolation: what is measured and tried on each GPU, and which Xids make a GPU unhealthy.
 import * as v from 'valibot';
 import { nonEmpty, type SettingsOf, whole } from '../../common/schema.ts';
-import { DEFAULT_XID_LIST, parseXidList } from '../../policy/gpu-health.ts';
+import { DEFAULT_XID_LIST, parseXidList, XID_LIST } from '../../policy/gpu-health.ts';
 
 const XIDS_WANTED = "Xids with commas (default, N, -N), none of them one that a tenant's program raises";
 
@@ -17,6 +17,7 @@ export const ISOLATION_ENTRIES = {
   unhealthyXids: v.optional(
     v.pipe(
       v.string(XIDS_WANTED),
+      v.regex(XID_LIST, XIDS_WANTED),
       v.check((list) => parseXidList(list).ok, XIDS_WANTED),
     ),
     DEFAULT_XID_LIST,

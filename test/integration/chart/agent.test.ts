@@ -321,15 +321,6 @@ testWithHelm("commands in the runbook and the README name the chart's objects", 
   for (const [, address = ''] of text.matchAll(/`?--namespace (\S+)/g)) t.is(address, NAMESPACE);
 });
 
-testWithHelm("the schema has the program's settings, without those that the chart sets itself", (t) => {
-  // Slices are for machines without Kubernetes: the agent's pod mounts no folder for them.
-  const { host: _, port: _p, page: _pg, stateFolder: _s, kubernetes: _k, slices: _sl, ...open } = DEFAULTS;
-  const named = (...path: readonly string[]) =>
-    Object.keys(schemaAt(['agent', 'configuration', ...path]).properties ?? {});
-  t.deepEqual(named().sort(), Object.keys(open).sort());
-  t.deepEqual(named('enforcement').sort(), Object.keys(open.enforcement).sort());
-});
-
 testWithHelm('as many agents are replaced at once as the values say', (t) => {
   const mostOf = (values: Parameters<typeof objectsOf>[1]) =>
     find(objectsOf(t, values), 'DaemonSet', 'cotenant-agent').spec?.updateStrategy?.rollingUpdate?.maxUnavailable;

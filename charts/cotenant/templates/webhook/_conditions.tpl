@@ -23,9 +23,6 @@ annotation or label; nothing where they have none. A name in the list that ends 
 {{- $begins := list -}}
 {{- $name := .name -}}
 {{- range include "cotenant.webhook.dialects" .root | fromJsonArray -}}
-{{- if not (hasKey $names .) -}}
-{{- fail (printf "webhook.configuration: dialects: there is no %q; known are %s" . (keys $names | sortAlpha | join ", ")) -}}
-{{- end -}}
 {{- range get $names . -}}
 {{- if regexMatch "[-.]$" . -}}
 {{- $begins = append $begins (printf " || %s.startsWith('%s')" $name .) -}}
