@@ -194,7 +194,7 @@ test('in any order nothing is overbooked, and no two groups block each other', (
   t.true(halves > 0, 'two groups were half placed at once in some of the orders');
 });
 
-test('a group of more different shares than are placed at once waits, and holds nothing', (t) => {
+test('a group of more different shares than are placed at once waits and holds nothing', (t) => {
   const { podOf, filter, decider, allocations } = bed(5, [MOST_KINDS + 1]);
   const answers = Array.from({ length: MOST_KINDS + 1 }, (_, member) =>
     filter({ ...podOf(0, member), request: parsedRequest(decider, 10 + member) }),
