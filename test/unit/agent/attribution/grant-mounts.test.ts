@@ -101,7 +101,7 @@ test('a grant counts as held while a process has more mounts than are read', (t)
   t.is(endless.grantOf(40), undefined);
 });
 
-test("the machine's own processes have no grant, though a container shared its mount with them", (t) => {
+test("the machine's own processes have no grant, though a container shared its mount", (t) => {
   const shared = mounted(`/data/cotenant/grants/${ONE}`);
   const mounts = mountsOf({ 1: shared, 7: shared, 10: shared });
   t.deepEqual(mounts.processesWith(ONE), [10]);
