@@ -11,16 +11,8 @@ import {
   VariableRefresh,
   VariableSort,
 } from '@grafana/grafana-foundation-sdk/dashboard';
-import {
-  BOARD_UIDS,
-  type BoardKey,
-  DATASOURCE,
-  type Link,
-  ofAgents,
-  ofTarget,
-  type Panel,
-  prometheus,
-} from './builders.ts';
+import { DATASOURCE, type Link, ofAgents, ofTarget, type Panel, prometheus } from './builders.ts';
+import { BOARD_UIDS, type BoardKey } from './lib/board-uids.ts';
 import { select } from './lib/metrics.ts';
 
 // Of Grafana 10.3. Newer versions migrate it; older ones cannot read newer schemas.

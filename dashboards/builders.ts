@@ -24,6 +24,7 @@ import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/sta
 import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
+import { BOARD_UIDS, type BoardKey } from './lib/board-uids.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 
@@ -88,16 +89,6 @@ export const withLast = <P extends Asking>(panel: P, expr: string, legend = ''):
  * give when their order changes. */
 export const top = (count: number, expr: string): string =>
   `(${expr}) and topk(${count}, max_over_time((${expr})[$__range:$__interval] @ end()))`;
-
-export const BOARD_UIDS = {
-  cluster: 'cotenant-cluster',
-  node: 'cotenant-node-gpu',
-  namespace: 'cotenant-namespace',
-  container: 'cotenant-container',
-  health: 'cotenant-health',
-  exporters: 'cotenant-exporters',
-} as const;
-export type BoardKey = keyof typeof BOARD_UIDS;
 
 export type Link = { build(): DashboardLink };
 

@@ -3,6 +3,7 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { stringify } from 'yaml';
+import { alertmanagerConfig } from './alerts/alertmanager.ts';
 import { alertRules } from './alerts/rules.ts';
 import { BOARDS } from './boards.ts';
 import { recordingRules } from './recording.ts';
@@ -17,6 +18,7 @@ export function generatedFiles(): ReadonlyMap<string, string> {
   const contents = [
     ...[...BOARDS].map(([name, board]) => [`${name}.json`, `${JSON.stringify(board, null, 2)}\n`] as const),
     ['alerts.yaml', note('alerts/rules.ts') + stringify(alertRules(), { lineWidth: 0 })],
+    ['alertmanager-config.yaml', note('alerts/alertmanager.ts') + stringify(alertmanagerConfig(), { lineWidth: 0 })],
     ['recording.yaml', note('recording.ts') + stringify(recordingRules(), { lineWidth: 0 })],
   ] as const;
   return new Map(FOLDERS.flatMap((folder) => contents.map(([name, text]) => [`${folder}/${name}`, text] as const)));

@@ -9,7 +9,7 @@ const NOT_SUPPORTED = '3';
 export const AGENT_ALERTS: readonly Alert[] = [
   // One expression for four causes: the scrape fails, our metrics are missing, NVML does not answer, there is no
   // target.
-  alert('CotenantExporterDown', 'critical', ({ job, exporterDown }) => {
+  alert('CotenantExporterDown', 'critical', 'agent', ({ job, exporterDown }) => {
     const target = select('up', `job="${job}"`);
     return {
       expr: `(${target} unless ${SEEING}) or absent(${target})`,
@@ -19,26 +19,26 @@ export const AGENT_ALERTS: readonly Alert[] = [
     };
   }),
   // A gap is a scrape that failed between two that did not; CotenantExporterDown is for lasting failures.
-  alert('CotenantScrapeGaps', 'warning', ({ job, scrapeGaps: { gaps, within } }) => ({
+  alert('CotenantScrapeGaps', 'warning', 'agent', ({ job, scrapeGaps: { gaps, within } }) => ({
     expr: `floor(changes(${select('up', `job="${job}"`)}[${within}]) / 2) >= ${gaps}`,
     summary: 'Scrapes of the agent on {{ $labels.instance }} fail now and then.',
     description: `There were {{ $value }} gaps within ${within}. Rates over them are wrong, and alerts may come late.`,
   })),
   // A collector that fails costs only its own metrics, so the scrape succeeds.
-  alert('CotenantCollectorStale', 'warning', ({ collectorStale: { seconds } }) => ({
+  alert('CotenantCollectorStale', 'warning', 'agent', ({ collectorStale: { seconds } }) => ({
     expr: `time() - ${select('cotenant_exporter_collector_last_success_timestamp_seconds')} > ${seconds}`,
     summary: 'Metrics of the agent on {{ $labels.instance }} are missing or old.',
     description:
       'The collector {{ $labels.collector }} has failed for {{ $value | humanizeDuration }}. Its metrics are missing from the page.',
   })),
-  alert('CotenantNvmlErrors', 'warning', ({ nvmlErrors: { perSecond, window, lasts } }) => ({
+  alert('CotenantNvmlErrors', 'warning', 'agent', ({ nvmlErrors: { perSecond, window, lasts } }) => ({
     expr: `rate(${select('cotenant_exporter_nvml_errors_total', `code!="${NOT_SUPPORTED}"`)}[${window}]) > ${perSecond}`,
     lasts,
     summary: 'NVML calls fail on {{ $labels.instance }}.',
     description:
       '{{ $labels.call }} fails {{ $value | printf "%.2f" }} times per second with code {{ $labels.code }}. The metrics that need it are missing.',
   })),
-  alert('CotenantDriverHung', 'warning', ({ samplerAbandoned }) => {
+  alert('CotenantDriverHung', 'warning', 'agent', ({ samplerAbandoned }) => {
     const abandoned = select('cotenant_exporter_samplers_abandoned_total');
     return {
       expr: `${grown(abandoned, samplerAbandoned.within)} > 0`,
@@ -47,13 +47,13 @@ export const AGENT_ALERTS: readonly Alert[] = [
         'A driver call did not return, and the agent abandoned the sampler process that made it. While calls hang, the agent does not know the use of the GPUs and enforces nothing.',
     };
   }),
-  alert('CotenantUtilizationGaps', 'info', ({ utilizationGaps: { within, lasts } }) => ({
+  alert('CotenantUtilizationGaps', 'info', 'agent', ({ utilizationGaps: { within, lasts } }) => ({
     expr: `increase(${select('cotenant_exporter_utilization_gaps_total')}[${within}]) > 0`,
     lasts,
     summary: 'Compute time on {{ $labels.instance }} has gaps.',
     description: `More than 10 s passed between two utilization readings of ${GPU}. Compute time in between is not counted.`,
   })),
-  alert('CotenantSeriesDropped', 'warning', ({ seriesDropped }) => ({
+  alert('CotenantSeriesDropped', 'warning', 'agent', ({ seriesDropped }) => ({
     expr: `${grown(select('cotenant_exporter_series_dropped_total'), seriesDropped.within)} > 0`,
     summary: 'The agent on {{ $labels.instance }} drops series from its metrics.',
     description:
@@ -61,7 +61,7 @@ export const AGENT_ALERTS: readonly Alert[] = [
   })),
   // Kubelets retry every two minutes or more often. Pods that wait for a scheduler or an isolation check have other
   // alerts.
-  alert('CotenantVolumesNotPublished', 'warning', ({ volumesNotPublished: { within, lasts } }) => ({
+  alert('CotenantVolumesNotPublished', 'warning', 'node', ({ volumesNotPublished: { within, lasts } }) => ({
     expr: `${grown(select('cotenant_volume_publishes_total', 'result=~"refused|failed"'), within)} > 0`,
     lasts,
     summary: 'Pods with a GPU share do not start on {{ $labels.instance }}.',
@@ -69,7 +69,7 @@ export const AGENT_ALERTS: readonly Alert[] = [
       'The agent does not publish their volumes (result: {{ $labels.result }}). The FailedMount Events of these pods have the reason.',
   })),
   // A reminder: `report` is meant for the first week.
-  alert('CotenantNotEnforcing', 'info', ({ notEnforcing }) => ({
+  alert('CotenantNotEnforcing', 'info', 'node', ({ notEnforcing }) => ({
     expr: `${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1`,
     lasts: notEnforcing.lasts,
     summary: 'The agent on {{ $labels.instance }} does not enforce limits.',

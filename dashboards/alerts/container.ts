@@ -9,7 +9,7 @@ const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
 const OVER = `${select('cotenant_container_memory_over_limit')} == 1`;
 
 export const CONTAINER_ALERTS: readonly Alert[] = [
-  alert('CotenantContainerNearLimit', 'info', ({ nearLimit }) => ({
+  alert('CotenantContainerNearLimit', 'info', 'container', ({ nearLimit }) => ({
     // CotenantContainerOverLimit is for those over it.
     expr: `(${USED} / ${LIMIT} > ${nearLimit.ratio} unless ${OVER}) and ${SEEING}`,
     lasts: nearLimit.for,
@@ -17,7 +17,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
     description: `It uses {{ $value | humanizePercentage }} of its grant on ${GPU}. Its next allocation may fail with out of memory.`,
   })),
   // By the agent's own verdict, tolerance included, as for Events and stops.
-  alert('CotenantContainerOverLimit', 'warning', ({ overLimit }) => ({
+  alert('CotenantContainerOverLimit', 'warning', 'container', ({ overLimit }) => ({
     expr: `(${USED} / ${LIMIT} and ${OVER}) and ${SEEING}`,
     lasts: overLimit.for,
     summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
@@ -26,31 +26,31 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   // By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert
   // when the container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are
   // one alert.
-  alert('CotenantContainerStopped', 'warning', ({ stopped: { withinSeconds } }) => ({
+  alert('CotenantContainerStopped', 'warning', 'container', ({ stopped: { withinSeconds } }) => ({
     expr: `time() - max without (action) (max_over_time(${select('cotenant_container_last_kill_timestamp_seconds')}[${withinSeconds}s])) < ${withinSeconds}`,
     summary: `${CONTAINER}: stopped by the Cotenant agent.`,
     description:
       'The agent stopped it {{ $value | humanizeDuration }} ago on {{ $labels.instance }} (GPU {{ $labels.gpu_uuid }}). Reason: {{ $labels.reason }}.',
   })),
-  alert('CotenantStopLoop', 'warning', ({ stopLoop: { stops, withinSeconds } }) => ({
+  alert('CotenantStopLoop', 'warning', 'container', ({ stopLoop: { stops, withinSeconds } }) => ({
     expr: `${stopsWithin(withinSeconds)} >= ${stops}`,
     summary: `${CONTAINER}: stopped repeatedly.`,
     description: `The agent stopped it {{ $value }} times within ${withinSeconds / 60} minutes on {{ $labels.instance }}. It exceeds its grant again after each restart.`,
   })),
-  alert('CotenantStopFailed', 'critical', ({ stopFailed }) => ({
+  alert('CotenantStopFailed', 'critical', 'container', ({ stopFailed }) => ({
     expr: `${grown(select('cotenant_container_kills_total', 'result=~"stuck|refused"'), stopFailed.within)} > 0`,
     summary: `${CONTAINER}: could not be stopped.`,
     description:
       'It still uses more than its grant of GPU {{ $labels.gpu_uuid }} on {{ $labels.instance }}. Result of the stop: {{ $labels.result }}.',
   })),
   // By the node's decisions; the audit log names the containers. A refused stop is decided again with the next sample.
-  alert('CotenantStopsRefused', 'warning', ({ stopsRefused: { window, lasts } }) => ({
+  alert('CotenantStopsRefused', 'warning', 'node', ({ stopsRefused: { window, lasts } }) => ({
     expr: `(rate(${select('cotenant_enforcement_decisions_total', 'decision="refused"')}[${window}]) > 0) and ${SEEING}`,
     lasts,
     summary: 'The agent on {{ $labels.instance }} defers stops of containers ({{ $labels.reason }}).',
     description: `Enforcement deferred for ${lasts}: data stale or inconsistent, or stop rate limit reached. The audit log names the containers. Other containers on the GPU may not get what they were granted.`,
   })),
-  alert('CotenantBypass', 'warning', ({ bypass }) => ({
+  alert('CotenantBypass', 'warning', 'container', ({ bypass }) => ({
     // Without a limit there is no interposer, and nothing in the ledger.
     expr: `(${select('cotenant_container_memory_bypass_bytes')} > ${bypass.bytes} and ${LIMIT}) and ${SEEING}`,
     lasts: bypass.for,
@@ -59,7 +59,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   })),
   // For containers whose isolation was stronger before; CotenantBypass is for those that began without the interposer.
   // A container without GPU memory is assumed to have the interposer, so only one with memory counts.
-  alert('CotenantIsolationWeakened', 'warning', ({ isolationWeakened: { within, step, lasts } }) => {
+  alert('CotenantIsolationWeakened', 'warning', 'container', ({ isolationWeakened: { within, step, lasts } }) => {
     // A container that started again has another id.
     const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
     const was = (held: string) =>
@@ -79,7 +79,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   }),
   // Weaker than its node's mode because a setting says so; CotenantNotEnforcing is for nodes that do not enforce. One
   // failed scrape, or one page without a sample, must not restart the day, so the last value within a window counts.
-  alert('CotenantContainerNotEnforced', 'info', ({ notEnforced: { lasts, within } }) => {
+  alert('CotenantContainerNotEnforced', 'info', 'container', ({ notEnforced: { lasts, within } }) => {
     const last = (metric: MetricName, matcher: string) => `last_over_time(${select(metric, matcher)}[${within}])`;
     const isUnder = (container: string, node: string) =>
       `(${last('cotenant_container_enforcement', container)} and on (job, instance) (${last('cotenant_enforcement_mode', node)} == 1))`;
@@ -91,7 +91,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
       description: `For ${lasts} its enforcement mode has been {{ $labels.enforcement }}, set by the {{ $labels.source }}: the agent does not stop it when it exceeds its grant on {{ $labels.instance }}.`,
     };
   }),
-  alert('CotenantLedgerMismatch', 'warning', ({ ledgerMismatch: { bytes, lasts } }) => {
+  alert('CotenantLedgerMismatch', 'warning', 'container', ({ ledgerMismatch: { bytes, lasts } }) => {
     const own = `(${USED} - ${select('cotenant_container_memory_bypass_bytes')})`;
     const inLedger = `sum without (kind) (${select('cotenant_container_memory_ledger_bytes', 'kind!="managed"')})`;
     return {
@@ -101,7 +101,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
       description: `Its processes use {{ $value | humanize1024 }}B on ${GPU} that the ledger does not have, although they have entries in it. Either the ledger file was changed, or they allocate in a way that the interposer does not count.`,
     };
   }),
-  alert('CotenantDenialStorm', 'info', ({ denialStorm: { perSecond, window, lasts } }) => ({
+  alert('CotenantDenialStorm', 'info', 'container', ({ denialStorm: { perSecond, window, lasts } }) => ({
     expr: `(rate(${select('cotenant_container_allocations_denied_total')}[${window}]) > ${perSecond}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: many GPU memory allocations are denied.`,
@@ -109,7 +109,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   })),
   // Against the effective limit, which the arbiter exports where it enforces one, borrowed compute included. Both are
   // means over the window, because the limit changes when other containers come and go.
-  alert('CotenantComputeOverLimit', 'warning', ({ computeOverLimit: { ratio, window, lasts } }) => {
+  alert('CotenantComputeOverLimit', 'warning', 'container', ({ computeOverLimit: { ratio, window, lasts } }) => {
     const share = `rate(${select('cotenant_container_sm_seconds_total')}[${window}])`;
     const most = `avg_over_time(${select('cotenant_container_sm_limit_effective_ratio')}[${window}])`;
     return {
@@ -120,7 +120,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
     };
   }),
   // Charged time above used time is no fault: the arbiter also charges for short gaps between launches.
-  alert('CotenantComputeDrift', 'warning', ({ computeDrift: { ratio, window, lasts } }) => ({
+  alert('CotenantComputeDrift', 'warning', 'container', ({ computeDrift: { ratio, window, lasts } }) => ({
     expr: `(${drift(window)} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: `${CONTAINER}: uses more compute than it is charged for.`,
@@ -128,7 +128,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   })),
   // Waits are summed over threads, of which there may be many with short waits. So they must also exceed the time for
   // which the container had the GPU.
-  alert('CotenantComputeThrottled', 'info', ({ throttled: { secondsPerSecond, window, lasts } }) => {
+  alert('CotenantComputeThrottled', 'info', 'container', ({ throttled: { secondsPerSecond, window, lasts } }) => {
     const waits = `rate(${select('cotenant_container_sm_throttled_seconds_total')}[${window}])`;
     const charged = `rate(${select('cotenant_container_sm_charged_seconds_total')}[${window}])`;
     return {
@@ -140,7 +140,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   }),
   // Only for containers that have had the GPU for the whole window. The GPU's activity counters are not per container,
   // so they count only where one container has the whole GPU or MIG instance.
-  alert('CotenantGrantIdle', 'info', ({ idle: { window, lasts, activeRatio } }) => {
+  alert('CotenantGrantIdle', 'info', 'container', ({ idle: { window, lasts, activeRatio } }) => {
     const limit = select('cotenant_container_memory_limit_bytes');
     const info = select('cotenant_container_info', 'mode=~"exclusive|mig"');
     // The other labels stay, so that they match those of the other metrics.
@@ -156,21 +156,21 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
       description: `For ${window} it ran no kernel on ${GPU}, or, if it has the whole GPU or MIG instance, less than ${100 * activeRatio} % of the SMs were active. Its grant is not available to others.`,
     };
   }),
-  alert('CotenantUnknownEntryPoints', 'info', ({ unknownEntryPoints }) => ({
+  alert('CotenantUnknownEntryPoints', 'info', 'container', ({ unknownEntryPoints }) => ({
     expr: `${select('cotenant_container_unknown_entry_points_total')} > 0 and ${SEEING}`,
     lasts: unknownEntryPoints.lasts,
     summary: `${CONTAINER}: uses driver functions that the interposer does not know.`,
     description:
       'It looked up {{ $value }} unknown entry points on {{ $labels.instance }}, because this version of Cotenant is older than the driver. Memory that it allocates through them is not in the ledger.',
   })),
-  alert('CotenantEngineRefused', 'warning', ({ engineRefused }) => ({
+  alert('CotenantEngineRefused', 'warning', 'container', ({ engineRefused }) => ({
     expr: `${select('cotenant_container_engine_refused_processes')} > 0 and ${SEEING}`,
     lasts: engineRefused.for,
     summary: `${CONTAINER}: could not switch to the current engine of the interposer.`,
     description:
       '{{ $value }} of its processes on {{ $labels.instance }} failed to load the engine that the agent ordered and keep the previous one. Limits are still enforced; fixes in the new engine do not apply to them.',
   })),
-  alert('CotenantEngineOutdated', 'warning', ({ engineOutdated }) => ({
+  alert('CotenantEngineOutdated', 'warning', 'container', ({ engineOutdated }) => ({
     expr: `${select('cotenant_container_engine_outdated')} == 1 and ${SEEING}`,
     lasts: engineOutdated.lasts,
     summary: `${CONTAINER}: not ordered to use the current engine of the interposer.`,
@@ -178,7 +178,7 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
       'The log of the agent on {{ $labels.instance }} has the reason. Limits are still enforced, by the previous engine.',
   })),
   // Only a restart helps, so it fires at once.
-  alert('CotenantContainerGpuMissing', 'warning', ({ gpuMissingInContainer }) => ({
+  alert('CotenantContainerGpuMissing', 'warning', 'container', ({ gpuMissingInContainer }) => ({
     expr: `${select('cotenant_container_gpu_missing')} == 1 and ${SEEING}`,
     lasts: gpuMissingInContainer.lasts,
     summary: `${CONTAINER}: runs without its GPU.`,

@@ -12,7 +12,7 @@ const FREE = `1 - ${select('cotenant_device_memory_allocated_bytes')} / ${GRANTA
 
 export const GPU_ALERTS: readonly Alert[] = [
   // Physical GPUs: a change of MIG instances removes none.
-  alert('CotenantGpuMissing', 'critical', ({ gpuMissing: { within, step, lasts } }) => {
+  alert('CotenantGpuMissing', 'critical', 'node', ({ gpuMissing: { within, step, lasts } }) => {
     const count = `count without (${METRICS.cotenant_device_info.labels.join(', ')}) (${select('cotenant_device_info', 'mig_mode!=""')})`;
     return {
       expr: `(max_over_time((${count})[${within}:${step}]) - ${count} > 0) and ${SEEING}`,
@@ -21,47 +21,47 @@ export const GPU_ALERTS: readonly Alert[] = [
       description: `The driver lists {{ $value }} GPUs fewer than within the last ${within}.`,
     };
   }),
-  alert('CotenantGpuUnhealthy', 'critical', ({ gpuUnhealthy }) => ({
+  alert('CotenantGpuUnhealthy', 'critical', 'gpu', ({ gpuUnhealthy }) => ({
     expr: `${select('cotenant_device_unhealthy_reason')} == 1 and ${SEEING}`,
     lasts: gpuUnhealthy.lasts,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is unhealthy: {{ $labels.reason }}.',
     description: `${GPU} is lost or needs a reset ({{ $labels.reason }}). Programs on it fail. It is cordoned until it is reset.`,
   })),
   // By the isolation check, which runs a program that tries to exceed a grant.
-  alert('CotenantIsolationFailed', 'critical', ({ isolationFailed }) => ({
+  alert('CotenantIsolationFailed', 'critical', 'gpu', ({ isolationFailed }) => ({
     expr: `${select('cotenant_device_fence_holds')} == 0 and ${SEEING}`,
     lasts: isolationFailed.lasts,
     summary: 'The isolation check failed on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
     description: `The {{ $labels.fence }} did not refuse an allocation beyond a grant on ${GPU}. If the other isolation mechanism works, new grants use that one; otherwise the GPU gets no new grants until one works. Running containers keep what they started with, and the agent stops those that exceed their grant.`,
   })),
   // Against the memory that can be granted. Some drivers do not report what they reserve.
-  alert('CotenantMemoryOvercommitted', 'warning', ({ overcommitted }) => ({
+  alert('CotenantMemoryOvercommitted', 'warning', 'gpu', ({ overcommitted }) => ({
     expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${`(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`} > 1) and ${SEEING}`,
     lasts: overcommitted.lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
     description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
   })),
-  alert('CotenantMemoryNearlyGranted', 'info', ({ nearlyGranted: { ratio, lasts } }) => ({
+  alert('CotenantMemoryNearlyGranted', 'info', 'cluster', ({ nearlyGranted: { ratio, lasts } }) => ({
     expr: `sum by (job) (${select('cotenant_device_memory_allocated_bytes')} and ${ON_GRANTABLE}) / sum by (job) (${GRANTABLE}) > ${ratio}`,
     lasts,
     summary: '{{ $value | humanizePercentage }} of the GPU memory of {{ $labels.job }} are granted.',
     description: 'The cluster is nearly full: the next pods with a GPU share may wait.',
   })),
   // What is free adds up to more than one GPU, and yet no large pod fits.
-  alert('CotenantMemoryFragmented', 'info', ({ fragmented: { ratio, lasts } }) => ({
+  alert('CotenantMemoryFragmented', 'info', 'node', ({ fragmented: { ratio, lasts } }) => ({
     expr: `max without (gpu, gpu_uuid) (${FREE}) < ${ratio} and sum without (gpu, gpu_uuid) (${FREE}) > 1`,
     lasts,
     summary: 'Free GPU memory of {{ $labels.instance }} is fragmented.',
     description:
       'More than the memory of a whole GPU is free, but at most {{ $value | humanizePercentage }} of any single one.',
   })),
-  alert('CotenantUnattributedMemory', 'warning', ({ unattributed: { ratio, lasts } }) => ({
+  alert('CotenantUnattributedMemory', 'warning', 'gpu', ({ unattributed: { ratio, lasts } }) => ({
     expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
     lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by no known container.',
     description: `{{ $value | humanizePercentage }} of ${GPU} is managed memory, or used by processes of the host or by processes that the agent cannot see.`,
   })),
-  alert('CotenantForeignUse', 'warning', ({ foreign: { bytes, lasts } }) => ({
+  alert('CotenantForeignUse', 'warning', 'gpu', ({ foreign: { bytes, lasts } }) => ({
     expr: `(${select('cotenant_foreign_memory_used_bytes')} > ${bytes}) and ${SEEING}`,
     lasts,
     summary: 'A container without a grant uses a GPU of {{ $labels.instance }}.',

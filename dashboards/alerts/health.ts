@@ -4,17 +4,17 @@ import { select } from '../lib/metrics.ts';
 import { type Alert, alert, GPU, SEEING } from './rule.ts';
 
 export const HEALTH_ALERTS: readonly Alert[] = [
-  alert('CotenantXidCritical', 'critical', ({ xid }) => ({
+  alert('CotenantXidCritical', 'critical', 'gpu', ({ xid }) => ({
     expr: raisedWithin(xid.withinSeconds, RESETTING_XIDS),
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} needs a reset: Xid {{ $labels.xid }}.',
     description: `The driver raised Xid {{ $labels.xid }} on ${GPU} {{ $value | humanizeDuration }} ago. All containers on the GPU are affected.`,
   })),
-  alert('CotenantXidContained', 'warning', ({ xid }) => ({
+  alert('CotenantXidContained', 'warning', 'gpu', ({ xid }) => ({
     expr: raisedWithin(xid.withinSeconds, CONTAINED_XIDS),
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has a contained memory error: Xid {{ $labels.xid }}.',
     description: `The driver raised Xid {{ $labels.xid }} on ${GPU} {{ $value | humanizeDuration }} ago. At most one process was affected.`,
   })),
-  alert('CotenantEccUncorrected', 'critical', () => {
+  alert('CotenantEccUncorrected', 'critical', 'gpu', () => {
     const errors = select('cotenant_device_ecc_errors_total', 'severity="uncorrected"');
     return {
       expr: `${errors} > 0 and ${SEEING}`,
@@ -22,12 +22,12 @@ export const HEALTH_ALERTS: readonly Alert[] = [
       description: `{{ $value }} on ${GPU} since the driver was loaded. Programs that read that memory failed or were ended.`,
     };
   }),
-  alert('CotenantRowRemapFailure', 'critical', () => ({
+  alert('CotenantRowRemapFailure', 'critical', 'gpu', () => ({
     expr: `${select('cotenant_device_row_remap_failure')} == 1 and ${SEEING}`,
     summary: 'Row remapping failed on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
     description: `A memory row of ${GPU} failed, and no spare row could replace it.`,
   })),
-  alert('CotenantRowRemapPending', 'warning', () => {
+  alert('CotenantRowRemapPending', 'warning', 'gpu', () => {
     const rows = select('cotenant_device_row_remap_pending');
     const pages = select('cotenant_device_page_retirement_pending');
     return {
@@ -36,7 +36,7 @@ export const HEALTH_ALERTS: readonly Alert[] = [
       description: `Failed memory rows are remapped, or pages retired, at the next reset of ${GPU}.`,
     };
   }),
-  alert('CotenantClocksThrottled', 'warning', ({ clocksThrottled }) => ({
+  alert('CotenantClocksThrottled', 'warning', 'gpu', ({ clocksThrottled }) => ({
     expr: `${select('cotenant_device_throttle_reason', `reason=~"${clocksThrottled.reasons.join('|')}"`)} == 1 and ${SEEING}`,
     lasts: clocksThrottled.lasts,
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} is throttled: {{ $labels.reason }}.',

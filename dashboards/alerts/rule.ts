@@ -1,6 +1,7 @@
 // The type of an alert rule, and texts and conditions that several rules share. Pure.
 import type { Configuration } from '../lib/configuration.ts';
 import { select } from '../lib/metrics.ts';
+import { type About, leadsTo } from './leads-to.ts';
 
 /** critical pages, warning is for working hours, info for dashboards. */
 export type Severity = 'critical' | 'warning' | 'info';
@@ -10,7 +11,13 @@ export type AlertRule = {
   readonly expr: string;
   readonly for?: string;
   readonly labels: { readonly severity: Severity };
-  readonly annotations: { readonly summary: string; readonly description: string; readonly runbook_url: string };
+  readonly annotations: {
+    readonly summary: string;
+    readonly description: string;
+    readonly runbook_url: string;
+    readonly dashboard: string;
+    readonly command: string;
+  };
 };
 
 export type RuleFile = { readonly groups: readonly { readonly name: string; readonly rules: readonly AlertRule[] }[] };
@@ -26,7 +33,7 @@ type Plan = {
 export type Alert = (configuration: Configuration) => AlertRule;
 
 export const alert =
-  (name: string, severity: Severity, plan: (configuration: Configuration) => Plan): Alert =>
+  (name: string, severity: Severity, about: About, plan: (configuration: Configuration) => Plan): Alert =>
   (configuration) => {
     const { expr, lasts, summary, description } = plan(configuration);
     return {
@@ -34,7 +41,10 @@ export const alert =
       expr,
       ...(lasts !== undefined && { for: lasts }),
       labels: { severity },
-      annotations: { summary, description, runbook_url: `${configuration.runbook}#${name.toLowerCase()}` },
+      annotations: {
+        ...{ summary, description, runbook_url: `${configuration.runbook}#${name.toLowerCase()}` },
+        ...leadsTo(about),
+      },
     };
   };
 

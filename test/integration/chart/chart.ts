@@ -20,6 +20,7 @@ export const NAMESPACE = 'cotenant-system';
 export const ALL: Values = {
   serviceMonitor: { enabled: true },
   prometheusRule: { enabled: true },
+  alertmanagerConfig: { enabled: true },
   grafanaDashboard: { enabled: true },
 };
 

@@ -1,6 +1,7 @@
 // What the chart renders: that it fits together, who may do what, and that nothing is spelled in a way the API does not
 // know.
 import { parse } from 'yaml';
+import { alertmanagerConfig } from '../../../dashboards/alerts/alertmanager.ts';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { BOARDS } from '../../../dashboards/boards.ts';
 import { recordingRules } from '../../../dashboards/recording.ts';
@@ -58,7 +59,9 @@ const DEFAULTS = [
 ];
 
 testWithHelm('helm lint has nothing against the chart, by default and with everything on', (t) => {
-  const monitoring = ['serviceMonitor', 'prometheusRule', 'grafanaDashboard'].map((part) => `${part}.enabled=true`);
+  const monitoring = ['serviceMonitor', 'prometheusRule', 'alertmanagerConfig', 'grafanaDashboard'].map(
+    (part) => `${part}.enabled=true`,
+  );
   for (const switches of ['', monitoring.join()]) {
     const { ok, text } = helm(['lint', '--strict', CHART, ...(switches === '' ? [] : ['--set', switches])]);
     t.true(ok, text);
@@ -76,6 +79,7 @@ testWithHelm('with everything on each object is there once', (t) => {
     [
       ...DEFAULTS,
       ...[...BOARDS.keys()].map((name) => `ConfigMap/cotenant-board-${name}`),
+      'AlertmanagerConfig/cotenant',
       'PrometheusRule/cotenant',
       'ServiceMonitor/cotenant-agent',
       'ServiceMonitor/cotenant-scheduler',
@@ -213,7 +217,7 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
   t.false(render({ image: { tag: 'latest' } }).ok);
 });
 
-testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL can be set', (t) => {
+testWithHelm('dashboards and rules are those of dashboards/, and URLs of runbook and Grafana can be set', (t) => {
   const objects = objectsOf(t, ALL);
   for (const [name, board] of BOARDS) {
     const { data = {}, metadata } = find(objects, 'ConfigMap', `cotenant-board-${name}`);
@@ -227,7 +231,8 @@ testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL
   const rules = find(objects, 'PrometheusRule', 'cotenant').spec;
   const groups: readonly unknown[] = [...alertRules().groups, ...recordingRules().groups];
   t.deepEqual(rules as unknown, { groups });
-  const values = { prometheusRule: { enabled: true, runbookBaseUrl: 'https://wiki.example/runbook' } };
+  const urlsGiven = { runbookBaseUrl: 'https://wiki.example/runbook', grafanaUrl: 'https://grafana.example/g/' };
+  const values = { prometheusRule: { enabled: true, ...urlsGiven } };
   const moved = find(objectsOf(t, values), 'PrometheusRule', 'cotenant').spec;
   const urls = list(moved?.groups?.[0]?.rules).map(({ annotations }) => String(annotations?.runbook_url));
   t.is(urls.length, alertRules().groups.flatMap(({ rules }) => rules).length);
@@ -235,6 +240,21 @@ testWithHelm('dashboards and rules are those of dashboards/, and the runbook URL
     urls.every((url) => url.startsWith('https://wiki.example/runbook#cotenant')),
     urls.join(),
   );
+  const before = alertRules().groups.flatMap(({ rules }) => rules.map(({ annotations }) => annotations.dashboard));
+  t.deepEqual(
+    list(moved?.groups?.[0]?.rules).map(({ annotations }) => String(annotations?.dashboard)),
+    before.map((path) => `https://grafana.example/g${path}`),
+  );
+});
+
+testWithHelm("Alertmanager's routes are those of the example, with the receivers of the values", (t) => {
+  const pages = { pagerdutyConfigs: [{ routingKey: { name: 'pagerduty', key: 'key' } }] };
+  const given = { alertmanagerConfig: { enabled: true, labels: { alertmanager: 'main' }, pages } };
+  const { metadata, spec } = find(objectsOf(t, given), 'AlertmanagerConfig', 'cotenant');
+  t.is(String(metadata?.labels?.alertmanager), 'main');
+  const { spec: written } = alertmanagerConfig();
+  const receivers = written.receivers.map((each) => ({ ...each, ...(each.name === 'cotenant-pages' && pages) }));
+  t.deepEqual(spec as unknown, { ...written, receivers });
 });
 
 testWithHelm('Prometheus gets the job, instance and tenant labels that rules need', (t) => {

@@ -128,7 +128,7 @@ testWithHelm('values of an older chart still work (helm upgrade --reuse-values)'
   const off = (names: readonly string[]) => Object.fromEntries(names.map((part) => [part, { enabled: false }]));
   // What such values do not speak of is off, however it is by default.
   const agentAlone = rendered(off(parts));
-  const older = [...parts, 'serviceMonitor', 'prometheusRule', 'grafanaDashboard'];
+  const older = [...parts, 'serviceMonitor', 'prometheusRule', 'alertmanagerConfig', 'grafanaDashboard'];
   t.deepEqual(rendered(Object.fromEntries(older.map((part) => [part, null]))), agentAlone);
   for (const part of older) t.deepEqual(rendered({ ...off(parts), [part]: null }), agentAlone, part);
 });

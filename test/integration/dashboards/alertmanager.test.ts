@@ -1,8 +1,8 @@
-// The example configuration in a real Alertmanager: which alerts are held back because of another one, who is notified,
+// The example configuration, and the one that the chart ships, in a real Alertmanager: which alerts are held back because of another one, who is notified,
 // and what comes in one notification.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import type { ExecutionContext } from 'ava';
@@ -11,8 +11,10 @@ import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
 import { findAlertmanager } from '../../support/services/promtool.ts';
+import { type AlertmanagerConfig, asOperator } from './operator.ts';
 
 const CONFIGURATION = join(import.meta.dirname, '../../../examples/prometheus/alertmanager.yaml');
+const SHIPPED = join(import.meta.dirname, '../../../charts/cotenant/files/alertmanager-config.yaml');
 const found = findAlertmanager();
 const program = 'path' in found ? found.path : '';
 /** Debian's has its templates in a fixed folder. For one that is only unpacked, a mount namespace has them there. */
@@ -42,10 +44,10 @@ async function freePort(): Promise<number> {
   return address.port;
 }
 
-async function startAlertmanager(t: ExecutionContext): Promise<string> {
+async function startAlertmanager(t: ExecutionContext, configuration: string): Promise<string> {
   const url = `http://127.0.0.1:${await freePort()}`;
   const flags = [
-    `--config.file=${CONFIGURATION}`,
+    `--config.file=${configuration}`,
     `--storage.path=${temporaryFolder(t)}`,
     `--web.listen-address=${new URL(url).host}`,
     '--cluster.listen-address=',
@@ -117,9 +119,9 @@ const HELD: readonly (readonly [source: Labels, target: Labels, other: Labels])[
 const same = (one: Labels, other: Labels): boolean =>
   Object.keys({ ...one, ...other }).every((name) => one[name] === other[name]);
 
-testWithAlertmanager('alerts that follow from another one are held back, and others are not', async (t) => {
-  t.timeout(60_000);
-  const url = await startAlertmanager(t);
+/** All cases at once; the names of the receivers begin with the prefix. */
+async function routed(t: ExecutionContext, configuration: string, prefix: string): Promise<void> {
+  const url = await startAlertmanager(t, configuration);
   const sent = HELD.flat();
   const body = JSON.stringify(sent.map((labels) => ({ labels })));
   const headers = { 'content-type': 'application/json' };
@@ -142,7 +144,7 @@ testWithAlertmanager('alerts that follow from another one are held back, and oth
   for (const { labels, receivers } of alerts)
     t.deepEqual(
       receivers.map(({ name }) => name),
-      [RECEIVERS[labels.severity ?? ''] ?? ''],
+      [`${prefix}${RECEIVERS[labels.severity ?? '']}`],
       labels.alertname,
     );
   const groups = (await (await fetch(`${url}/api/v2/alerts/groups`)).json()) as readonly { labels: Labels }[];
@@ -152,6 +154,20 @@ testWithAlertmanager('alerts that follow from another one are held back, and oth
     [{ alertname: 'CotenantContainerStopped', job: 'cotenant', namespace: 'team' }],
     'one notification for two pods of a namespace',
   );
+}
+
+testWithAlertmanager('alerts that follow from another one are held back, and others are not', async (t) => {
+  t.timeout(60_000);
+  await routed(t, CONFIGURATION, '');
+});
+
+testWithAlertmanager('the same holds for the AlertmanagerConfig that the chart ships', async (t) => {
+  t.timeout(60_000);
+  const shipped: AlertmanagerConfig = parse(readFileSync(SHIPPED, 'utf8'));
+  const { text, prefix } = asOperator(shipped, 'cotenant-system');
+  const file = join(temporaryFolder(t), 'alertmanager.yaml');
+  writeFileSync(file, text);
+  await routed(t, file, prefix);
 });
 
 testWithAlertmanager('the configuration names existing alerts, and each of its rules has a case', (t) => {
