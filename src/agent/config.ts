@@ -7,7 +7,7 @@ import { isObject } from '../common/json.ts';
 import { LOG_FORMATS, LOG_LEVELS } from '../common/logger.ts';
 import { formatProblem, invalid, type Problem } from '../common/problem.ts';
 import { check, nonEmpty, oneOf, type SettingsOf, whole } from '../common/schema.ts';
-import { EXPORTER_ENTRIES } from '../exporter/settings.ts';
+import { EXPORTER_ENTRIES, reviewingSetting } from '../exporter/settings.ts';
 import { COMPUTE_ENTRIES } from './compute/settings.ts';
 import { SliceSettings } from './containers/settings.ts';
 import { EnforcementSettings } from './enforcement/settings.ts';
@@ -147,9 +147,10 @@ export function checkTogether(configuration: AgentConfiguration): AgentConfigura
     'is the user of a socket that is not set',
     'set page.socket',
   );
+  const reviewing = reviewingSetting(page);
   requires(
-    !page.tokenReview || kubernetes.enabled,
-    'page.tokenReview',
+    reviewing === undefined || kubernetes.enabled,
+    `page.${reviewing}`,
     true,
     'needs the API server',
     'set kubernetes.enabled, or write false',

@@ -5,6 +5,7 @@ import { mkdirSync, readFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import type { Logger } from '../common/logger.ts';
+import { reviewingSetting } from '../exporter/settings.ts';
 import type { EvictCall } from '../kube/eviction.ts';
 import type { ReviewCall } from '../kube/token-review.ts';
 import { startHttpServer } from '../serving/http-server.ts';
@@ -90,14 +91,16 @@ async function openPublishing(
   source: LocalSource,
   rootLog: Logger,
 ): Promise<Publishing> {
-  const { socket: path, socketUser: user, tokenReview } = configuration.page;
+  const { socket: path, socketUser: user } = configuration.page;
   if (path === '') {
     // Not even loaded in a process that must not serve a network.
-    const { guardOf, startExporter } = await import('../exporter/start.ts');
+    const { guardsOf, startExporter } = await import('../exporter/start.ts');
     const log = rootLog.component('exporter');
-    return startExporter(configuration, source, await guardOf(configuration, source.review, log), log);
+    return startExporter(configuration, source, await guardsOf(configuration, source.review, log), log);
   }
-  if (tokenReview && !source.review) throw new Error('page.tokenReview: needs a cluster (kubernetes.enabled)');
+  const reviewing = reviewingSetting(configuration.page);
+  if (reviewing !== undefined && !source.review)
+    throw new Error(`page.${reviewing}: needs a cluster (kubernetes.enabled)`);
   if (await isServed(path))
     throw new Error(`${path}: another agent serves this socket; give this one another page.socket`);
   const { close } = await serveSnapshots(source, { path, user, log: rootLog.component('snapshot-socket') });
@@ -234,7 +237,7 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
       log.component('exporter').warn(`the process's own metrics cannot be read: ${String(error)}`);
       return '';
     });
-  const review = configuration.page.tokenReview ? inputs.cluster?.review : undefined;
+  const review = reviewingSetting(configuration.page) !== undefined ? inputs.cluster?.review : undefined;
   const source = createLocalSource({ snapshot: node.snapshot, history: recorder.history, own, review });
   const publishing = await openPublishing(configuration, source, log);
   opened.defer(() => publishing.close());

@@ -55,6 +55,13 @@ export const COMPONENT_LABEL = 'cotenant.io/component';
 /** On the CSIDriver object, which only administrators write: the namespace of the release. */
 export const NAMESPACE_ANNOTATION = 'cotenant.io/namespace';
 
+/** On the agents' pods: the service account whose tokens open the data of the status page, with this audience alone. */
+export const STATUS_READER_ANNOTATION = 'cotenant.io/status-reader';
+export const STATUS_AUDIENCE = 'cotenant.io/status';
+/** The header of such a token: the API server's proxy hands no Authorization on. */
+export const STATUS_TOKEN_HEADER = 'x-cotenant-token';
+export const STATUS_PATHS = ['/status.json', '/history.json'] as const;
+
 export const PLACEMENT_ANNOTATION = 'cotenant.io/placement';
 /** On a pod its compute policy, on a Node (a label) the policy of its GPUs. */
 export const COMPUTE_POLICY_ANNOTATION = 'cotenant.io/compute-policy';

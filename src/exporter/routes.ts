@@ -11,9 +11,18 @@ export type ExporterSource = Pick<Source, 'health' | 'status' | 'history'> & {
   readonly scrape: (format: Format) => Promise<Scraped>;
 };
 
-/** `guard` protects everything that shows tenants; health probes need no authorization. */
-export function createExporter(source: ExporterSource, guard?: RequestHandler): Express {
+/** Health probes need no authorization. */
+export type Guards = {
+  /** Of the data of the status page: processes of all tenants. */
+  readonly status?: RequestHandler | undefined;
+  /** Of all other pages. */
+  readonly all?: RequestHandler | undefined;
+};
+
+export function createExporter(source: ExporterSource, guards: Guards = {}): Express {
   const app = express();
+  // A guard reviews the path as it is sent.
+  app.enable('strict routing').enable('case sensitive routing');
   app.disable('x-powered-by');
   app.disable('etag');
 
@@ -29,7 +38,24 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
       .type('text')
       .send(`${text}\n`);
   });
-  if (guard) app.use(guard);
+  const json =
+    (get: () => Promise<string | Uint8Array>): RequestHandler =>
+    async (_request, response) => {
+      response.setHeader('Cache-Control', 'no-store');
+      try {
+        const body = await get();
+        response.type('json').send(typeof body === 'string' ? body : Buffer.from(body.buffer));
+      } catch (error) {
+        response
+          .status(503)
+          .type('text')
+          .send(`${(error as Error).message}\n`);
+      }
+    };
+  const { status = (_request, _response, next) => next(), all } = guards;
+  app.get('/status.json', status, json(source.status));
+  app.get('/history.json', status, json(source.history));
+  if (all) app.use(all);
 
   app.get('/metrics', async (request, response) => {
     const format = acceptedFormat(request.headers.accept);
@@ -54,23 +80,6 @@ export function createExporter(source: ExporterSource, guard?: RequestHandler): 
     response.setHeader('Content-Length', body.byteLength);
     response.end(body);
   });
-
-  const json =
-    (get: () => Promise<string | Uint8Array>): RequestHandler =>
-    async (_request, response) => {
-      response.setHeader('Cache-Control', 'no-store');
-      try {
-        const body = await get();
-        response.type('json').send(typeof body === 'string' ? body : Buffer.from(body.buffer));
-      } catch (error) {
-        response
-          .status(503)
-          .type('text')
-          .send(`${(error as Error).message}\n`);
-      }
-    };
-  app.get('/status.json', json(source.status));
-  app.get('/history.json', json(source.history));
   app.get('/', (_request, response) => {
     response.setHeader(
       'Content-Security-Policy',

@@ -13,11 +13,17 @@ export const PageSettings = v.object({
   bearerTokenFile: v.optional(v.string('a file, or nothing'), ''),
   /** Requests whose token the API server authenticates and authorizes may read. */
   tokenReview: v.optional(v.boolean(), false),
+  /** The data of the status page needs a token that was made for it, which the API server reviews. */
+  statusTokens: v.optional(v.boolean(), false),
   /** Of the node half, for an exporter half in a process of its own; empty: one process is both, and listens. */
   socket: v.optional(v.string('a path, or nothing'), ''),
   /** User id that may connect to it besides root and the agent's own; 0: no other. */
   socketUser: v.optional(whole(0, 2 ** 32 - 2), 0),
 });
+
+/** The setting for which tokens are reviewed, if any. */
+export const reviewingSetting = (page: v.InferOutput<typeof PageSettings>): string | undefined =>
+  (['tokenReview', 'statusTokens'] as const).find((name) => page[name]);
 
 export const EXPORTER_ENTRIES = {
   host: v.optional(nonEmpty('an address'), '127.0.0.1'),

@@ -1,6 +1,7 @@
 // The script of the status page, which runs in the browser: fetches /status.json every second and /history.json every
 // few seconds, and fills tables and charts. Text from tenants is set as text, never as HTML.
 import { POINTS } from '../agent/snapshot/history.ts';
+import { STATUS_TOKEN_HEADER } from '../api/names.ts';
 
 export const STATUS_SCRIPT = `
 const MIB = 1048576;
@@ -156,8 +157,15 @@ const show = (snapshot) => {
   }
   if (!snapshot.recent.length) list.append(element('li', 'quiet', 'none'));
 };
+let token = '';
+const form = document.getElementById('open');
+form.addEventListener('submit', (event) => {
+  event.preventDefault();
+  token = form.elements.token.value.trim();
+});
 const get = async (path) => {
-  const answer = await fetch(path);
+  const answer = await fetch(path, token ? { headers: { '${STATUS_TOKEN_HEADER}': token } } : {});
+  form.hidden = answer.status !== 401 && answer.status !== 403;
   if (!answer.ok) throw new Error((await answer.text()).trim());
   return answer.json();
 };

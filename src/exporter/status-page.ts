@@ -58,6 +58,7 @@ export const STATUS_PAGE = `<!doctype html>
 </head>
 <body>
 <header><h1>Cotenant</h1><p class="note" id="note" role="status">loading</p></header>
+<form id="open" hidden><label>Token <input name="token" type="password" autocomplete="off" required></label> <button>Open</button></form>
 <h2>GPUs</h2>
 ${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
 <h2>Tenants</h2>

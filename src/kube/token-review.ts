@@ -1,6 +1,8 @@
 // Asks the API server whether a bearer token may GET a path, as kube-rbac-proxy does: a TokenReview, then a
-// SubjectAccessReview of a non-resource URL.
+// SubjectAccessReview of a non-resource URL. Only tokens made for it open the data of the status page: one that also opens
+// the API server need not travel there.
 import type { V1SubjectAccessReview, V1TokenReview } from '@kubernetes/client-node';
+import { STATUS_AUDIENCE, STATUS_PATHS } from '../api/names.ts';
 import { describeApiError } from './api-error.ts';
 import { callApi } from './call.ts';
 import type { ApiConfig } from './config.ts';
@@ -19,9 +21,13 @@ export function createTokenReviewer(config: ApiConfig): ReviewCall {
     callApi<T>(config, { method: 'POST', path, body, withinMs: WITHIN_MS });
   return async (token, path) => {
     try {
-      const { status: review } = await create<V1TokenReview>(TOKEN_REVIEWS, { spec: { token } });
+      const audiences = (STATUS_PATHS as readonly string[]).includes(path) ? [STATUS_AUDIENCE] : undefined;
+      const spec = { token, ...(audiences && { audiences }) };
+      const { status: review } = await create<V1TokenReview>(TOKEN_REVIEWS, { spec });
       const { username, uid, groups, extra } = review?.user ?? {};
       if (review?.authenticated !== true || username === undefined) return 'unauthenticated';
+      // An authenticator that knows no audiences names none: its token is one for the API server.
+      if (audiences && !review.audiences?.includes(STATUS_AUDIENCE)) return 'unauthenticated';
       const { status: access } = await create<V1SubjectAccessReview>(ACCESS_REVIEWS, {
         spec: {
           user: username,

@@ -1,6 +1,8 @@
 // Access to the exporter's pages: open, by the token of a file, or by the API server's review of a token. Whatever
 // cannot be decided is refused.
+import type { IncomingHttpHeaders } from 'node:http';
 import type { RequestHandler } from 'express';
+import { STATUS_TOKEN_HEADER } from '../api/names.ts';
 import type { BearerFile } from './bearer-token-file.ts';
 import type { TokenReviewCache } from './token-review-cache.ts';
 
@@ -20,10 +22,9 @@ export function bearerTokenIn(header: string | undefined): string | undefined {
   return /^Bearer +([\x21-\x7e]+) *$/i.exec(header ?? '')?.[1];
 }
 
-export async function checkAccess(rules: AccessRules, header: string | undefined, path: string): Promise<Verdict> {
+export async function checkAccess(rules: AccessRules, token: string | undefined, path: string): Promise<Verdict> {
   const { bearer, reviews } = rules;
   if (!bearer && !reviews) return { may: true };
-  const token = bearerTokenIn(header);
   if (token === undefined) return UNAUTHENTICATED;
   let undecided: string | undefined;
   try {
@@ -44,10 +45,15 @@ export async function checkAccess(rules: AccessRules, header: string | undefined
   return undecided === undefined ? UNAUTHENTICATED : { may: false, status: 503, why: undecided };
 }
 
+/** The token of a request: in the header of our own, which the API server's proxy passes on, or as a bearer token. */
+function tokenOf({ [STATUS_TOKEN_HEADER]: own, authorization }: IncomingHttpHeaders): string | undefined {
+  return own === undefined ? bearerTokenIn(authorization) : bearerTokenIn(`Bearer ${own}`);
+}
+
 /** Passes on requests that may; `onProblem` gets the reason of each request that could not be decided. */
 export function requireAuth(rules: AccessRules, onProblem: (text: string) => void): RequestHandler {
   return async (request, response, next) => {
-    const verdict = await checkAccess(rules, request.headers.authorization, request.path);
+    const verdict = await checkAccess(rules, tokenOf(request.headers), request.path);
     if (verdict.may) {
       next();
       return;

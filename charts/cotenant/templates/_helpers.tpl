@@ -81,6 +81,11 @@ seccompProfile:
 {{/* Name of the Secret with the certificate of the page; empty: plain HTTP. */}}
 {{- define "cotenant.agent.tls" -}}{{ (.Values.agent.exporter.tls).secretName | default "" }}{{- end -}}
 
+{{/* The service account whose tokens open the data of the status pages; empty: they are open. Absent in older values: on. */}}
+{{- define "cotenant.agent.statusReader" -}}
+{{- if ne (toString .Values.agent.exporter.statusTokens) "false" }}{{ include "cotenant.fullname" . }}-status-reader{{ end }}
+{{- end -}}
+
 {{- define "cotenant.agent.node.args" -}}
 - agent
 - --config=/etc/cotenant/agent/configuration.yaml
@@ -103,6 +108,9 @@ seccompProfile:
 {{- if .Values.agent.exporter.tokenReview }}
 - --set=page.tokenReview=true
 {{- end }}
+{{- if include "cotenant.agent.statusReader" . }}
+- --set=page.statusTokens=true
+{{- end }}
 {{- with .Values.agent.node.extraArgs }}
 {{ toYaml . }}
 {{- end }}
@@ -116,6 +124,9 @@ seccompProfile:
 - --set=port={{ .Values.agent.exporter.port }}
 - --set=kubernetes.enabled=true
 - --set=kubernetes.nodeName=$(NODE_NAME)
+{{- if include "cotenant.agent.statusReader" . }}
+- --set=page.statusTokens=true
+{{- end }}
 {{- if include "cotenant.agent.tls" . }}
 - --set=page.certFile=/etc/cotenant/tls/tls.crt
 - --set=page.keyFile=/etc/cotenant/tls/tls.key

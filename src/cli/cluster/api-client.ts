@@ -33,7 +33,7 @@ export type Cluster = {
   /** Calls `onItem` with each object of a list, and keeps none. */
   each<T>(path: string, query: Readonly<Record<string, string>>, onItem: (item: T) => void): Promise<Got<undefined>>;
   /** Text that the API server proxies. A refusal of status 0: no answer in time, or an answer that is too long. */
-  text(path: string): Promise<Got<string>>;
+  text(path: string, headers?: Readonly<Record<string, string>>): Promise<Got<string>>;
 };
 
 type Answer = { readonly status: number; readonly body: string };
@@ -117,6 +117,11 @@ function answerOf(url: URL, options: RequestOptions, limits: Limits, write?: Wri
   });
 }
 
+const withHeaders = (options: RequestOptions, more: Readonly<Record<string, string>> = {}): RequestOptions => ({
+  ...options,
+  headers: { ...options.headers, ...more },
+});
+
 function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
   const base = server.replace(/\/+$/, '');
   const ask = (path: string, limits: Limits, write?: Write): Promise<Answer> =>
@@ -166,9 +171,10 @@ function clusterAt(server: string, namespace: string, options: RequestOptions): 
       const got = await each<T>(path, query, (item) => items.push(item));
       return got.ok ? { ok: true, value: items } : got;
     },
-    async text(path) {
+    async text(path, headers) {
       try {
-        const answer = await ask(path, { timeoutMs: PROXY_TIMEOUT_MS, mostBytes: LONGEST_TEXT });
+        const limits = { timeoutMs: PROXY_TIMEOUT_MS, mostBytes: LONGEST_TEXT };
+        const answer = await answerOf(new URL(`${base}${path}`), withHeaders(options, headers), limits);
         return answer.status === 200 ? { ok: true, value: answer.body } : refusalOf(answer);
       } catch (error) {
         return { ok: false, status: 0, message: whyNot(error, PROXY_TIMEOUT_MS) };

@@ -3,16 +3,16 @@
 import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
 import { CSI_DRIVER } from '../../api/csi-volume.ts';
 import { COMPONENT_LABEL, NAMESPACE_ANNOTATION } from '../../api/names.ts';
-import { attempt, err, ok, type Result } from '../../common/result.ts';
+import type { Result } from '../../common/result.ts';
 import { given } from '../../request/rules/namespace-rules.ts';
 import { Refused, UsageError } from '../lib/command.ts';
+import { createStatusReader } from './agent-status.ts';
 import type { Cluster, Got, Refusal } from './api-client.ts';
 import type { PodFacts } from './explain-pod.ts';
 import { type ClusterObjects, inventoryOf } from './inventory.ts';
 import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
 import { type UnknownUse, type Use, useOf } from './use.ts';
 
-const PAGE_PORT = 9837;
 const AT_ONCE = 16;
 const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
 
@@ -111,9 +111,10 @@ export async function readUse(cluster: Cluster, wanted: UseWanted): Promise<Map<
   }
   const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
   const use = new Map<string, Use>();
+  const read = createStatusReader(cluster);
   await forEach(waiting, async (pod) => {
     const name = pod.spec.nodeName ?? '';
-    const found = await readUseOf(cluster, pod);
+    const found = usedOf(await read(pod));
     // While an agent is replaced, its node has two agent pods.
     if (!use.get(name)?.known) use.set(name, found);
   });
@@ -122,32 +123,7 @@ export async function readUse(cluster: Cluster, wanted: UseWanted): Promise<Map<
   return use;
 }
 
-/** The snapshot of an agent, through the API server. */
-async function readSnapshot(cluster: Cluster, pod: Pod): Promise<Result<Snapshot, UnknownUse>> {
-  const { namespace = '', name } = pod.metadata;
-  const unknown = (short: UnknownUse['short'], why: string) => err({ known: false, short, why } as const);
-  const ports = pod.spec.containers.flatMap(({ ports = [], readinessProbe }) =>
-    ports.map((one) => ({ ...one, isSecure: readinessProbe?.httpGet?.scheme === 'HTTPS' })),
-  );
-  const found = ports.find((one) => one.name === 'metrics');
-  const at = `${found?.isSecure ? 'https:' : ''}${name}:${found?.containerPort ?? PAGE_PORT}`;
-  if (hasEnded(pod) || pod.status?.phase === 'Pending')
-    return unknown('no agent', `its agent ${namespace}/${name} is ${pod.status?.phase}`);
-  const got = await cluster.text(`/api/v1/namespaces/${namespace}/pods/${at}/proxy/status.json`);
-  if (!got.ok) {
-    const short = got.status === 401 || got.status === 403 ? 'forbidden' : 'no answer';
-    return unknown(short, `its agent ${namespace}/${name} does not answer: ${got.message}`);
-  }
-  const snapshot = attempt(() => JSON.parse(got.value) as Snapshot | null);
-  if (!snapshot.ok || !Array.isArray(snapshot.value?.containerTotals))
-    return unknown('no answer', `its agent ${namespace}/${name} has no sample yet`);
-  return ok(snapshot.value);
-}
-
-async function readUseOf(cluster: Cluster, agent: Pod): Promise<Use> {
-  const snapshot = await readSnapshot(cluster, agent);
-  return snapshot.ok ? useOf(snapshot.value) : snapshot.error;
-}
+const usedOf = (snapshot: Result<Snapshot, UnknownUse>): Use => (snapshot.ok ? useOf(snapshot.value) : snapshot.error);
 
 /** The snapshot of each agent of the cluster; `missing`: why agents are missing, a sentence each. */
 export async function readSnapshots(cluster: Cluster, system: string | undefined) {
@@ -155,8 +131,9 @@ export async function readSnapshots(cluster: Cluster, system: string | undefined
   if (!agents.ok) throw new UsageError(`the agents cannot be found: ${messageOf(agents)}`);
   const snapshots: Snapshot[] = [];
   const missing: string[] = [];
+  const read = createStatusReader(cluster);
   await forEach(agents.value, async (pod) => {
-    const snapshot = await readSnapshot(cluster, pod);
+    const snapshot = await read(pod);
     if (snapshot.ok) snapshots.push(snapshot.value);
     else missing.push(snapshot.error.why);
   });
@@ -207,7 +184,7 @@ export async function readPod(
   const found = await listParts(cluster, system, 'agent', nodeName);
   const agents = orNote(found, `The agent of node ${nodeName} is not looked at`);
   const [agent] = agents ?? [];
-  const use = agent && !hasEnded(pod) ? await readUseOf(cluster, agent) : undefined;
+  const use = agent && !hasEnded(pod) ? usedOf(await createStatusReader(cluster)(agent)) : undefined;
   return { ...base, pod, ...given({ node: node.ok ? node.value : undefined, agents, use }) };
 }
 

@@ -2,7 +2,8 @@
 
 import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { createSnapshotClient } from '../../agent/snapshot/ipc/client.ts';
-import { guardOf, startExporter } from '../../exporter/start.ts';
+import { reviewingSetting } from '../../exporter/settings.ts';
+import { guardsOf, startExporter } from '../../exporter/start.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
@@ -25,8 +26,13 @@ export const exporter: Command = {
     const log = loggerOf(parsed, 'exporter', configuration.log);
     const start = async () => {
       await checkPageFiles(configuration);
-      const source = createSnapshotClient({ path: page.socket, reviews: page.tokenReview });
-      const started = await startExporter(configuration, source, await guardOf(configuration, source.review, log), log);
+      const source = createSnapshotClient({ path: page.socket, reviews: reviewingSetting(page) !== undefined });
+      const started = await startExporter(
+        configuration,
+        source,
+        await guardsOf(configuration, source.review, log),
+        log,
+      );
       return {
         port: started.port,
         async close() {

@@ -48,6 +48,7 @@ const DEFAULTS = [
   'ServiceAccount/cotenant-agent',
   'ServiceAccount/cotenant-scheduler',
   'ValidatingWebhookConfiguration/cotenant-webhook',
+  ...['ClusterRole', 'ClusterRoleBinding', 'ServiceAccount'].map((kind) => `${kind}/cotenant-status-reader`),
   ...['ClusterRole', 'ClusterRoleBinding', 'Job', 'ServiceAccount'].map((kind) => `${kind}/cotenant-uninstall-check`),
   ...['ClusterRole', 'ClusterRoleBinding', 'Role', 'RoleBinding', 'ServiceAccount'].map(
     (kind) => `${kind}/cotenant-webhook`,

@@ -1,6 +1,7 @@
 // The chart's settings of who may read the page: each reaches the container that needs it and no other, its right is
 // there only with it, and what Prometheus gets fits.
 
+import { STATUS_PATHS, STATUS_READER_ANNOTATION } from '../../../src/api/names.ts';
 import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
 import { exporter as exporterCommand } from '../../../src/cli/daemons/exporter.ts';
 import { parse } from '../../../src/cli/lib/command.ts';
@@ -16,9 +17,28 @@ const endpointOf = (objects: readonly Json[]) => find(objects, 'ServiceMonitor',
 const mountsOf = (container: Json | undefined) => list(container?.volumeMounts).map(({ name }) => String(name));
 const isReview = ({ resources }: Json) => /reviews$/.test(String(list(resources)[0]));
 
-testWithHelm('without the setting, or with older values, no part of it is rendered', (t) => {
-  const older = { tls: null, bearerToken: null, tokenReview: null };
-  for (const objects of [objectsOf(t, ALL), objectsOf(t, exporterOf(older), '--skip-schema-validation')]) {
+testWithHelm('the data of the status page is for tokens of one account, unless that is off', (t) => {
+  const all = [objectsOf(t, ALL), objectsOf(t, exporterOf({ statusTokens: null }), '--skip-schema-validation')];
+  for (const objects of all) {
+    const pod = find(objects, 'DaemonSet', 'cotenant-agent').spec?.template;
+    t.is(String(pod?.metadata?.annotations?.[STATUS_READER_ANNOTATION]), 'cotenant-status-reader');
+    for (const { args } of list(pod?.spec?.containers))
+      t.true(list(args).map(String).includes('--set=page.statusTokens=true'));
+    t.is(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).filter(isReview).length, 2);
+    const role = find(objects, 'ClusterRole', 'cotenant-status-reader');
+    t.deepEqual(role.rules as unknown, [{ nonResourceURLs: STATUS_PATHS, verbs: ['get'] }]);
+    const { roleRef, subjects } = find(objects, 'ClusterRoleBinding', 'cotenant-status-reader');
+    t.is(String(roleRef?.name), 'cotenant-status-reader');
+    t.deepEqual(subjects as unknown, [
+      { kind: 'ServiceAccount', name: 'cotenant-status-reader', namespace: NAMESPACE },
+    ]);
+  }
+});
+
+testWithHelm('without the settings, or with older values, no part of it is rendered', (t) => {
+  const open = { statusTokens: false };
+  const older = { ...open, tls: null, bearerToken: null, tokenReview: null };
+  for (const objects of [objectsOf(t, exporterOf(open)), objectsOf(t, exporterOf(older), '--skip-schema-validation')]) {
     const [node, exporter] = list(podOf(objects)?.containers);
     const argv = [...list(node?.args), ...list(exporter?.args)].map(String);
     t.false(argv.some((each) => /page\.(?!socket)/.test(each)));
@@ -26,7 +46,9 @@ testWithHelm('without the setting, or with older values, no part of it is render
     t.deepEqual(mountsOf(exporter), ['configuration', 'snapshots']);
     for (const probe of [exporter?.readinessProbe, exporter?.livenessProbe]) t.is(probe?.httpGet?.scheme, undefined);
     t.false(list(find(objects, 'ClusterRole', 'cotenant-agent').rules).some(isReview));
-    t.false(objects.some(({ metadata }) => String(metadata?.name) === 'cotenant-metrics-reader'));
+    t.false(objects.some(({ metadata }) => /-(metrics|status)-reader$/.test(String(metadata?.name))));
+    const pod = find(objects, 'DaemonSet', 'cotenant-agent').spec?.template;
+    t.is(pod?.metadata?.annotations?.[STATUS_READER_ANNOTATION], undefined);
     const { scheme, tlsConfig, authorization, bearerTokenFile } = endpointOf(objects) ?? {};
     t.deepEqual([scheme, tlsConfig, authorization, bearerTokenFile], [undefined, undefined, undefined, undefined]);
   }
@@ -82,7 +104,13 @@ testWithHelm('reviews bring their two permissions and a role for readers', (t) =
     const parsed = parse(exporterCommand, args.slice(1));
     return parsed === 'help' ? undefined : configurationOf(undefined, parsed.values.set as string[]).page;
   });
-  const both = { socket: '/run/cotenant/snapshots.sock', tokenReview: true, certFile: '', keyFile: '' };
+  const both = {
+    socket: '/run/cotenant/snapshots.sock',
+    tokenReview: true,
+    statusTokens: true,
+    certFile: '',
+    keyFile: '',
+  };
   t.deepEqual(pages, [
     // It has the token with which the API server is asked.
     { ...both, socketUser: 59_837, bearerTokenFile: '' },

@@ -114,7 +114,7 @@ test('only a token of the file, or one that the API server allows, opens the pag
     },
   };
   const of = async (rules: Parameters<typeof checkAccess>[0], token?: string) => {
-    const verdict = await checkAccess(rules, token === undefined ? undefined : `Bearer ${token}`, PATH);
+    const verdict = await checkAccess(rules, token, PATH);
     return verdict.may ? 200 : verdict.status;
   };
   t.is(await of({}), 200);

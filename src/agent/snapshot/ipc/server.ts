@@ -59,7 +59,10 @@ async function answerTo(
       const token = bearerTokenIn(headers.authorization);
       const path = searchParams.get('path') ?? '';
       if (!source.review)
-        throw new Refusal(404, 'the node half reviews no tokens: its setting page.tokenReview is off');
+        throw new Refusal(
+          404,
+          'the node half reviews no tokens: its settings page.tokenReview and page.statusTokens are off',
+        );
       if (token === undefined || !/^\/[\x21-\x7e]*$/.test(path))
         throw new Refusal(400, 'expected a path and a bearer token');
       return source.review(token, path);

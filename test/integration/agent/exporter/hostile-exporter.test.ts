@@ -63,7 +63,10 @@ test('the node half refuses invalid requests and serves others', async (t) => {
     [requestOf('/status').replace('GET', 'DELETE'), /^HTTP\/1\.1 405 [\s\S]*only GET is allowed\n/],
     [requestOf('/status', `X-Large: ${large}\r\n`), /^HTTP\/1\.1 431 /],
     [requestOf(`/${large}`), /^HTTP\/1\.1 431 /],
-    [requestOf('/review?path=/metrics', 'Authorization: Bearer x\r\n'), /^HTTP\/1\.1 404 [\s\S]*tokenReview is off\n/],
+    [
+      requestOf('/review?path=/metrics', 'Authorization: Bearer x\r\n'),
+      /^HTTP\/1\.1 404 [\s\S]*page\.statusTokens are off\n/,
+    ],
     // A body that is announced and never sent.
     [requestOf('/history', 'Content-Length: 1000000000\r\n'), /^HTTP\/1\.1 200 /],
   ];
@@ -186,7 +189,9 @@ test('the node half reviews tokens for the exporter half', async (t) => {
   await t.throwsAsync(ask('x', 'no-path'), { message: 'expected a path and a bearer token' });
   t.deepEqual(asked, ['good /metrics', 'bad /status.json', 'broken /metrics']);
   const unreviewed = await serving(t);
-  await t.throwsAsync(ask('good', '/metrics', unreviewed.path), { message: /page\.tokenReview is off$/ });
+  await t.throwsAsync(ask('good', '/metrics', unreviewed.path), {
+    message: /page\.tokenReview and page\.statusTokens are off$/,
+  });
 });
 
 async function imposter(t: Teardown, handler: RequestListener): Promise<string> {

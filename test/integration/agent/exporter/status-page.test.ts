@@ -8,7 +8,8 @@ import type { ExecutionContext } from 'ava';
 import { createRecorder } from '../../../../src/agent/snapshot/history.ts';
 import type { Snapshot } from '../../../../src/agent/snapshot/snapshot.ts';
 import { createLocalSource } from '../../../../src/agent/snapshot/source.ts';
-import { createExporter } from '../../../../src/exporter/routes.ts';
+import { createExporter, type Guards } from '../../../../src/exporter/routes.ts';
+import { requireAuth } from '../../../../src/serving/auth.ts';
 import { startHttpServer } from '../../../../src/serving/http-server.ts';
 import { testUnless } from '../../../support/gate.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
@@ -52,13 +53,13 @@ function partOf(snapshot: Snapshot, share: number, atMs: number): Snapshot {
   } as Snapshot;
 }
 /** The address of a page of this snapshot. */
-async function served(t: ExecutionContext, snapshot: Snapshot): Promise<string> {
+async function served(t: ExecutionContext, snapshot: Snapshot, guards: Guards = {}): Promise<string> {
   const recorder = createRecorder();
   // A minute in which use grows to that of the snapshot.
   for (let step = 1; step <= 12; step++) recorder.push(partOf(snapshot, step / 12, snapshot.atMs + step * 5000));
   const { history } = recorder;
   const source = createLocalSource({ snapshot: () => snapshot, history, own: async () => '' });
-  const { close, port } = await startHttpServer(createExporter({ ...source, scrape: async () => 'nothing' }), {
+  const { close, port } = await startHttpServer(createExporter({ ...source, scrape: async () => 'nothing' }, guards), {
     listen: { host: '127.0.0.1', port: 0 },
   });
   t.teardown(close);
@@ -72,6 +73,14 @@ const rowsOf = (page: string, id: string): string[][] => {
     [...row.matchAll(/<td[^>]*>(.*?)<\/td>/gs)].map(([, cell = '']) => cell.replace(/<[^>]*>/g, '')),
   );
 };
+
+testInBrowser('the status page asks for a token where its data needs one', async (t) => {
+  const status = requireAuth({ bearer: { matches: async () => false } }, () => {});
+  const page = await show(t, await served(t, exampleSnapshot, { status }));
+  t.regex(page, /<form id="open"><label>Token /);
+  t.regex(page, /want a valid bearer token/);
+  t.regex(await show(t, await served(t, exampleSnapshot)), /<form id="open" hidden(="")?>/);
+});
 
 testInBrowser('the status page shows GPUs, tenants, limits, use and actions', async (t) => {
   t.timeout(120_000);
