@@ -1,12 +1,16 @@
 // Which pods are placed all or none: those of one group that says how many it needs. Pure. Names of labels are those of
-// scheduler-plugins (lightweight coscheduling), LeaderWorkerSet and JobSet.
+// scheduler-plugins (lightweight coscheduling), LeaderWorkerSet and JobSet; the field is Kubernetes' own.
+import { field, textAt } from '../common/json.ts';
 
 export type Gang = {
   /** Namespace and group. */
   readonly key: string;
-  /** Pods with a share without which none shall start. */
-  readonly size: number;
+  /** Pods with a share without which none shall start; absent: a PodGroup of that name says it. */
+  readonly size?: number;
 };
+
+/** A group whose size is known. */
+export type SizedGang = Required<Gang>;
 
 /** The group's size; also on pods whose group another label names. */
 export const MIN_AVAILABLE_LABEL = 'pod-group.scheduling.sigs.k8s.io/min-available';
@@ -16,14 +20,19 @@ export const GROUP_LABELS = [
   'leaderworkerset.sigs.k8s.io/group-key',
   'jobset.sigs.k8s.io/jobset-name',
 ] as const;
+/** Larger groups are placed pod by pod: all pods of a group are placed in one step, in which no other pod is. */
 const MOST_PODS = 1000;
 
 type Metadata = { readonly namespace?: string; readonly labels?: Readonly<Record<string, string>> };
 
-/** Undefined: it is placed alone. */
-export function gangOf({ namespace = '', labels = {} }: Metadata): Gang | undefined {
+export const isGangSize = (size: unknown): size is number =>
+  typeof size === 'number' && Number.isInteger(size) && size >= 2 && size <= MOST_PODS;
+
+/** Undefined: it is placed alone. `spec`: of the pod; its `schedulingGroup` counts before labels. */
+export function gangOf({ namespace = '', labels = {} }: Metadata, spec?: unknown): Gang | undefined {
+  const podGroup = textAt(field(spec, 'schedulingGroup'), 'podGroupName');
+  if (podGroup !== undefined && podGroup !== '') return { key: `${namespace}/${podGroup}` };
   const name = GROUP_LABELS.map((label) => labels[label]).find((value) => value !== undefined && value !== '');
   const size = Number(labels[MIN_AVAILABLE_LABEL]);
-  if (name === undefined || !Number.isInteger(size) || size < 2 || size > MOST_PODS) return undefined;
-  return { key: `${namespace}/${name}`, size };
+  return name === undefined || !isGangSize(size) ? undefined : { key: `${namespace}/${name}`, size };
 }

@@ -17,11 +17,13 @@ import {
   type WriteResult,
 } from './binding-writer.ts';
 import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
-import type { Gangs } from './gangs.ts';
+import type { GangPod, Gangs } from './gangs.ts';
 import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
 import type { Leadership } from './leader-election.ts';
 import type { RoomMaker } from './make-room.ts';
+import type { Nominations } from './nominations.ts';
 import { aspectsOf } from './pod-aspects.ts';
+import type { PodGroups } from './pod-groups.ts';
 import { type CachedRequest, createRequestCache, type RequestCache } from './request-cache.ts';
 import { createTakeover, relistForLostPods } from './takeover.ts';
 
@@ -58,7 +60,9 @@ export type BinderParts = {
   readonly decider: Decider;
   readonly leadership: Leadership;
   readonly roomMaker: RoomMaker;
+  readonly podGroups: PodGroups;
   readonly gangs: Gangs;
+  readonly nominations: Nominations;
   /** Lists all bound pods again. */
   readonly relist: () => Promise<void>;
   readonly times?: BinderTimes;
@@ -66,7 +70,8 @@ export type BinderParts = {
 };
 
 export function createBinder(parts: BinderParts): Binder {
-  const { config, allocations, inFlight, decider, leadership, roomMaker, gangs, relist, times = TIMES, logger } = parts;
+  const { config, allocations, inFlight, decider, leadership, roomMaker, podGroups, nominations } = parts;
+  const { relist, times = TIMES, logger } = parts;
   const closing = new AbortController();
   const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
   const requests = createRequestCache(() => performance.now());
@@ -80,28 +85,20 @@ export function createBinder(parts: BinderParts): Binder {
     await takeOver(before.term, before.epoch);
     const read = await readRequest(binding);
     if (!read.ok) return refused(read.error);
-    const { text, aspects } = read.value;
+    const { text, priority } = read.value;
+    const completed = await podGroups.complete(read.value.aspects);
+    if (!completed.ok) return refused(completed.error);
+    const aspects = completed.value;
     const request = decider.read(text, aspects);
     if (!request.ok) return refused(request.error);
     // No await from here to the allocation.
     const now = leadership.state();
     if (!now.leads || now.term !== before.term) return refused('this replica is no longer the leader');
     if (performance.now() - startedMs > DECIDE_MS) return refused('the bound pods could not be listed in time');
-    const held = gangs.place({ podUid, request: request.value, aspects }, [node]);
-    if (held && !held.ok) return refused(held.error);
-    gangs.release(podUid);
-    roomMaker.release(podUid);
-    const pending = inFlight.of(podUid);
-    if (pending && pending.writtenMs === undefined) return refused(pendingOn(pending.node));
-    if (allocations.allocationOf(podUid)) return refused('the pod already has a grant');
-    const placed = decider.on(request.value, node);
-    const plan = placed.ok ? undefined : roomMaker.planFor(podUid, request.value, node);
-    const containers = placed.ok ? placed.containers : plan?.containers;
-    if (!containers) return refused(`node ${node}: ${placed.ok ? '' : placed.reason()}`);
-    const { gpuModels } = request.value.request;
-    const allocation = { podUid, nodeName: node, demand: demandOf(containers), gpuModels, ...aspects };
-    allocations.allocate({ ...allocation, reserved: plan !== undefined });
-    const own = inFlight.add(podUid, node);
+    const pod = { podUid, request: request.value, aspects };
+    const allocated = nominations.without({ podUid, priority }, () => allocateOn(node, pod, parts));
+    if (!allocated.ok) return refused(allocated.error);
+    const { allocation, containers, plan, own } = allocated.value;
     if (plan) {
       const made = await roomMaker.makeRoom(binding, plan);
       const still = leadership.state();
@@ -146,6 +143,26 @@ export function createBinder(parts: BinderParts): Binder {
   };
 }
 
+/** Allocates what the pod gets on the node; with `plan` it is reserved until others have left. */
+function allocateOn(node: string, { podUid, request, aspects }: GangPod, parts: BinderParts) {
+  const { allocations, inFlight, decider, roomMaker, gangs } = parts;
+  const held = gangs.place({ podUid, request, aspects }, [node]);
+  if (held && !held.ok) return held;
+  gangs.release(podUid);
+  roomMaker.release(podUid);
+  const pending = inFlight.of(podUid);
+  if (pending && pending.writtenMs === undefined) return err(pendingOn(pending.node));
+  if (allocations.allocationOf(podUid)) return err('the pod already has a grant');
+  const placed = decider.on(request, node);
+  const plan = placed.ok ? undefined : roomMaker.planFor(podUid, request, node);
+  const containers = placed.ok ? placed.containers : plan?.containers;
+  if (!containers) return err(`node ${node}: ${placed.ok ? '' : placed.reason()}`);
+  const { gpuModels } = request.request;
+  const allocation = { podUid, nodeName: node, demand: demandOf(containers), gpuModels, ...aspects };
+  allocations.allocate({ ...allocation, reserved: plan !== undefined });
+  return ok({ allocation, containers, plan, own: inFlight.add(podUid, node) });
+}
+
 /** Of a pod no two bindings run at the same time: the same one again has the same result. */
 function oneAtATime(bindOnce: Binder['bind']): Binder['bind'] {
   const running = new Map<string, { readonly node: string; readonly result: Promise<BindResult> }>();
@@ -170,7 +187,8 @@ function createRequestReader(requests: RequestCache, { readPod }: BindingWriter)
     const { metadata, spec } = (await readPod(binding)) ?? {};
     if (metadata?.uid !== podUid) return err(`pod ${podNamespace}/${podName} with UID ${podUid} does not exist`);
     const text = metadata.annotations?.[REQUEST_ANNOTATION];
-    return text === undefined ? err(NOT_ADMITTED) : ok({ text, aspects: aspectsOf(metadata, spec) });
+    if (text === undefined) return err(NOT_ADMITTED);
+    return ok({ text, aspects: aspectsOf(metadata, spec), priority: spec?.priority ?? 0 });
   };
 }
 

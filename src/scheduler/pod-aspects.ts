@@ -25,6 +25,6 @@ export function coresOf(spec: unknown): number {
 
 export function aspectsOf(metadata: unknown, spec: unknown): PodAspects {
   const read = (metadata ?? {}) as Parameters<typeof replicaOf>[0];
-  const [replicas, gang] = [replicaOf(read), gangOf(read)];
+  const [replicas, gang] = [replicaOf(read), gangOf(read, spec)];
   return { cores: coresOf(spec), ...(replicas && { replicaOf: replicas }), ...(gang && { gang }) };
 }

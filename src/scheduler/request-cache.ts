@@ -3,7 +3,8 @@
 
 import type { PodAspects } from './filter-and-score.ts';
 
-export type CachedRequest = { readonly text: string; readonly aspects: PodAspects };
+/** `priority`: of the pod, by which it displaces others. */
+export type CachedRequest = { readonly text: string; readonly aspects: PodAspects; readonly priority: number };
 
 export type RequestCache = {
   put(podUid: string, request: CachedRequest): void;

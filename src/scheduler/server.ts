@@ -19,6 +19,8 @@ import type { Fit, WantedPods } from './fits.ts';
 import type { Gangs } from './gangs.ts';
 import type { RoomMaker } from './make-room.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
+import type { Nominations } from './nominations.ts';
+import type { PodGroups } from './pod-groups.ts';
 import type { PreemptionPlanner } from './preemption.ts';
 
 export type ExtenderParts = {
@@ -28,7 +30,9 @@ export type ExtenderParts = {
   readonly binder: Binder;
   readonly planner: PreemptionPlanner;
   readonly roomMaker: RoomMaker;
+  readonly podGroups: PodGroups;
   readonly gangs: Gangs;
+  readonly nominations: Nominations;
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
@@ -108,30 +112,37 @@ function noneOf(names: readonly string[], because: string): Filtered {
 type Answered = { readonly outcome: Outcome; readonly status?: number; readonly answer: object };
 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
-  filter(value, { decider, binder, roomMaker, gangs, notReadyReason }) {
+  async filter(value, { decider, binder, roomMaker, podGroups, gangs, nominations, notReadyReason }) {
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', answer: { Error: notReady } };
-    const { request: annotation, podUid, preempting, aspects, names } = asked.value;
+    const { request: annotation, podUid, preempting, names } = asked.value;
+    const completed = await podGroups.complete(asked.value.aspects);
+    if (!completed.ok) return { outcome: 'failed', answer: { Error: completed.error } };
+    const aspects = completed.value;
     const request = decider.read(annotation, aspects);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
-    if (annotation !== undefined) binder.cacheRequest(podUid, { text: annotation, aspects });
-    const held = gangs.place({ podUid, request: request.value, aspects }, names);
+    if (annotation !== undefined)
+      binder.cacheRequest(podUid, { text: annotation, aspects, priority: preempting.priority });
+    const place = () => gangs.place({ podUid, request: request.value, aspects }, names);
+    let held = place();
+    if (held?.ok && !(await gangs.confirm(podUid))) held = place();
     if (held) {
       const filtered = held.ok ? only(held.value) : noneOf(names, held.error);
       return { outcome: held.ok ? 'ok' : 'refused', answer: filterResult(filtered, asked.value) };
     }
-    let filtered = decider.filter(request.value, names);
-    // kube-scheduler binds to the nominated node, and bind evicts there.
-    if (filtered.feasible.length === 0 || roomMaker.holds(podUid)) {
+    const filtered = nominations.without(preempting, () => {
+      const fitting = decider.filter(request.value, names);
+      if (fitting.feasible.length > 0 && !roomMaker.holds(podUid)) return fitting;
+      // kube-scheduler binds to the nominated node, and bind evicts there.
       const node = roomMaker.nominate(preempting, request.value, names);
-      if (node !== undefined) filtered = only(node);
-    }
+      return node === undefined ? fitting : only(node);
+    });
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked.value) };
   },
-  prioritize(value, { decider, notReadyReason }) {
+  prioritize(value, { decider, nominations, notReadyReason }) {
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { error: asked.error } };
     // The protocol has no field for an error here.
@@ -139,16 +150,19 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
     const request = decider.read(asked.value.request, asked.value.aspects);
     if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
-    return { outcome: 'ok', answer: decider.prioritize(request.value, asked.value.names) };
+    const { preempting, names } = asked.value;
+    const answer = nominations.without(preempting, () => decider.prioritize(request.value, names));
+    return { outcome: 'ok', answer };
   },
-  preempt(value, { decider, planner, notReadyReason }) {
+  preempt(value, { decider, planner, nominations, notReadyReason }) {
     const asked = readPreemptionAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { error: asked.error } };
     const notReady = notReadyReason();
     if (notReady !== undefined) return { outcome: 'failed', status: 503, answer: { error: notReady } };
     const request = decider.read(asked.value.request);
     if (!request.ok) return { outcome: 'failed', status: 503, answer: { error: request.error } };
-    const victims = planner.complete(asked.value.pod, request.value, asked.value.victims);
+    const { pod, victims: chosen } = asked.value;
+    const victims = nominations.without(pod, () => planner.complete(pod, request.value, chosen));
     const outcome = Object.keys(victims).length > 0 ? 'ok' : 'refused';
     return { outcome, answer: preemptionResult(victims, asked.value) };
   },

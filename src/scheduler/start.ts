@@ -19,7 +19,9 @@ import { createInFlightBindings } from './in-flight.ts';
 import { followLease, holdLease, type LeaseName } from './leader-election.ts';
 import { createRoomMaker } from './make-room.ts';
 import { createMetrics, type SchedulerMetrics } from './metrics.ts';
+import { createNominations, watchNominations } from './nominations.ts';
 import { createOvercommitEvictor } from './overcommit-evictor.ts';
+import { createPodGroups, unboundPodsOf } from './pod-groups.ts';
 import { createPreemptionPlanner } from './preemption.ts';
 import { createResizer } from './resizer.ts';
 import { createExtender } from './server.ts';
@@ -59,7 +61,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
   const { logger } = options;
   const metrics = createMetrics();
   const parts = createParts(options, metrics);
-  const { leadership, cluster, evictor, resizer, closeBudgets, ...deciding } = parts;
+  const { leadership, cluster, evictor, resizer, closeWatches, ...deciding } = parts;
   let missing: string | undefined = 'nodes and pods were not listed yet';
   void cluster.ready.then(() => {
     if (missing === STOPPING) return;
@@ -79,7 +81,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
     missing = STOPPING;
     await Promise.all([extender?.close(GRACE_MS), evictor.close(), resizer.close()]);
     deciding.binder.close();
-    await Promise.all([leadership.close(), cluster.close(), closeBudgets()]);
+    await Promise.all([leadership.close(), cluster.close(), closeWatches()]);
     await health?.close();
   };
   try {
@@ -126,9 +128,12 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     evict: createEvictCall(config),
     writeEvent: createEventWriter(config, logger.warn),
   });
-  const gangs = createGangs({ allocations, inFlight, decider });
+  const nominations = createNominations({ allocations, decider, planner });
+  const nominated = watchNominations(config, nominations, (text) => onWatchProblem('pods', text));
+  const podGroups = createPodGroups(config);
+  const gangs = createGangs({ allocations, inFlight, decider, unboundPods: unboundPodsOf(config, logger) });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, gangs, relist, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, relist, logger },
     ...(binderTimes && { times: binderTimes }),
   });
   const writing = { config, allocations, leadership, hostname, logger };
@@ -146,5 +151,9 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     overcommittedGpus: () => evictor.overcommittedGpus,
     invalid: () => cluster.invalid,
   });
-  return { decider, countFits, binder, planner, roomMaker, gangs, leadership, cluster, evictor, resizer, closeBudgets };
+  const closeWatches = () => Promise.all([closeBudgets(), nominated.close()]);
+  return {
+    ...{ decider, countFits, binder, planner, roomMaker, podGroups, gangs, nominations },
+    ...{ leadership, cluster, evictor, resizer, closeWatches },
+  };
 }

@@ -20,6 +20,8 @@ import { createGangs } from '../../../src/scheduler/gangs.ts';
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { createRoomMaker } from '../../../src/scheduler/make-room.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
+import { createNominations } from '../../../src/scheduler/nominations.ts';
+import { createPodGroups } from '../../../src/scheduler/pod-groups.ts';
 import { createPreemptionPlanner } from '../../../src/scheduler/preemption.ts';
 import { createExtender } from '../../../src/scheduler/server.ts';
 import type { Teardown } from '../../support/native/node.ts';
@@ -167,15 +169,31 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
     evict: async () => {},
     writeEvent: async () => {},
   });
-  const gangs = createGangs({ allocations, inFlight, decider });
+  const gangs = createGangs({ allocations, inFlight, decider, unboundPods: async () => undefined });
+  const podGroups = createPodGroups(config);
+  const nominations = createNominations({ allocations, decider, planner });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, gangs, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, logger },
     relist: async () => {},
   });
   const metrics = createMetrics();
   const countFits = () => undefined;
   const notReadyReason = () => undefined;
-  return createExtender({ decider, countFits, binder, planner, roomMaker, gangs, metrics, notReadyReason, logger });
+  return createExtender({
+    ...{
+      decider,
+      countFits,
+      binder,
+      planner,
+      roomMaker,
+      podGroups,
+      gangs,
+      nominations,
+      metrics,
+      notReadyReason,
+      logger,
+    },
+  });
 }
 
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */

@@ -99,7 +99,12 @@ export type Bed = Parts & {
   close(): Promise<void>;
 };
 
-export async function startBed(tools: Extract<BedTools, { ok: true }>, say: (line: string) => void): Promise<Bed> {
+/** `apiserver`: flags besides the usual ones. */
+export async function startBed(
+  tools: Extract<BedTools, { ok: true }>,
+  say: (line: string) => void,
+  apiserver: readonly string[] = [],
+): Promise<Bed> {
   await clearAbandoned();
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-bed-'));
   const cgroup = bedCgroup(process.pid);
@@ -116,7 +121,7 @@ export async function startBed(tools: Extract<BedTools, { ok: true }>, say: (lin
   }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());
-  const plane = controlPlane(folder, tools.bin, tools.packages, NODE_NAME);
+  const plane = controlPlane(folder, NODE_NAME, { bin: tools.bin, packages: tools.packages, apiserver });
   const node = bedNode(folder, tools.bin, tools.packages, plane.kubeletKubeconfig, cgroup);
   const path = { PATH: `${join(tools.packages, 'usr/bin')}:${join(tools.packages, 'usr/sbin')}:${process.env.PATH}` };
   const admin = ['--kubeconfig', plane.kubeconfig];

@@ -36,7 +36,11 @@ const AUDIT_POLICY = {
   rules: [{ level: 'Metadata', userGroups: [`system:serviceaccounts:${AUDITED_NAMESPACE}`] }, { level: 'None' }],
 };
 
-export function controlPlane(folder: string, bin: string, packages: string, nodeName: string): ControlPlane {
+/** Programs and the flags of the API server besides the usual ones. */
+export type PlaneParts = { readonly bin: string; readonly packages: string; readonly apiserver: readonly string[] };
+
+export function controlPlane(folder: string, nodeName: string, parts: PlaneParts): ControlPlane {
+  const { bin, packages } = parts;
   const at = (...parts: string[]) => join(folder, ...parts);
   mkdirSync(at('certificates'), { recursive: true });
   execFileSync('openssl', ['genrsa', '-out', at('sa.key'), '2048'], { stdio: 'ignore' });
@@ -90,6 +94,7 @@ export function controlPlane(folder: string, bin: string, packages: string, node
         ...['--audit-policy-file', at('audit-policy.json'), '--audit-log-path', auditLog],
         // Makes Services reachable without a kube-proxy.
         '--enable-aggregator-routing',
+        ...parts.apiserver,
       ],
       controllers: [
         join(bin, 'kube-controller-manager'),

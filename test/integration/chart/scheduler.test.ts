@@ -105,6 +105,8 @@ testWithHelm("it has kube-scheduler's permissions, evictions and its own Lease, 
     );
   t.deepEqual(rulesOf('Role'), ['leases : create', `leases ${NAME}: get,list,watch,update`]);
   t.deepEqual(rulesOf('ClusterRole'), ['pods/eviction : create', 'pods,pods/status : patch']);
+  const grouped = objectsOf(t, {}, '--api-versions', 'scheduling.k8s.io/v1alpha2/PodGroup');
+  t.like(list(find(grouped, 'ClusterRole', NAME).rules).at(-1), { resources: ['podgroups'], verbs: ['get'] });
   const budgets = objectsOf(t, { scheduler: { replicas: 1 } }).filter(
     ({ kind, metadata }) => String(kind) === 'PodDisruptionBudget' && String(metadata?.name) === NAME,
   );

@@ -38,6 +38,8 @@ export type Api = {
   readonly evictions: V1Eviction[];
   evictionFault: number | undefined;
   readonly budgets: V1PodDisruptionBudget[];
+  /** PodGroups of Kubernetes 1.36 by name, with `minCount`; 0: the basic policy. */
+  readonly podGroups: Map<string, number>;
   readonly events: CoreV1Event[];
   /** How often bound pods were listed. */
   podLists: number;
@@ -54,7 +56,13 @@ export type Api = {
 
 export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string, number>>): Promise<Api> {
   let version = 1;
-  const watched = { nodes: watchers(), pods: watchers(), leases: watchers(), poddisruptionbudgets: watchers() };
+  const watched = {
+    nodes: watchers(),
+    pods: watchers(),
+    nominated: watchers(),
+    leases: watchers(),
+    poddisruptionbudgets: watchers(),
+  };
   const nodes = Object.entries(gpus).map(
     ([name, mib], index): V1Node => ({
       metadata: {
@@ -80,6 +88,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     evictions: [],
     evictionFault: undefined,
     budgets: [],
+    podGroups: new Map(),
     events: [],
     podLists: 0,
     addPod(name, mib, more = {}) {
@@ -94,7 +103,8 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     },
     show: (type, pod) => {
       pod.metadata = { ...pod.metadata, resourceVersion: String(version++) };
-      watched.pods.send(type, pod);
+      const isNominated = pod.status?.nominatedNodeName && !pod.spec?.nodeName;
+      (isNominated ? watched.nominated : watched.pods).send(type, pod);
     },
     lead(holder, transitions, ageMs = 0, uid = 'lease') {
       const renewTime = new Date(Date.now() - ageMs).toISOString() as unknown as NonNullable<
@@ -174,9 +184,24 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
       const pod = api.pods.get(name);
       return pod ? answer(response, 200, pod) : refuse(response, 404, 'no such pod');
     }
+    const group = /\/apis\/scheduling\.k8s\.io\/v1alpha2\/namespaces\/team\/podgroups\/(.+)$/.exec(url.pathname)?.[1];
+    const minCount = api.podGroups.get(group ?? '');
+    if (minCount !== undefined)
+      return answer(response, 200, {
+        metadata: { name: group },
+        spec: { schedulingPolicy: minCount === 0 ? { basic: {} } : { gang: { minCount } } },
+      });
     if (!Object.hasOwn(watched, kind)) return refuse(response, 404, 'what?');
-    const known = kind as keyof typeof watched;
+    const known = kind as Exclude<keyof typeof watched, 'nominated'>;
     if (isWatch) return watched[known].add(response);
+    const selector = url.searchParams.get('fieldSelector') ?? '';
+    if (selector.startsWith('spec.nodeName=')) {
+      const unbound = [...api.pods.values()].filter(({ spec }) => !spec?.nodeName);
+      if (!selector.includes('nominatedNodeName')) return answerList(response, unbound);
+      if (isWatch) return watched.nominated.add(response);
+      const nominated = unbound.filter(({ status }) => status?.nominatedNodeName);
+      return answerList(response, nominated, String(version));
+    }
     if (kind === 'pods') {
       api.podLists += 1;
       await api.hold.lists;

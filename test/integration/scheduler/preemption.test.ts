@@ -184,3 +184,25 @@ test('a new leader goes on with the eviction of the one before it, and evicts no
     ['lower'],
   );
 });
+
+test('the share of a pod that kube-scheduler nominated for a node is kept there', async (t) => {
+  const { api, running } = await started(t, { a: 1000 }, (api) => {
+    addHolder(api, 'leaves', { node: 'a', gpu: 0, mib: 800 });
+    const urgent = api.addPod('urgent', 600, { spec: { priority: 5, containers: [] } });
+    urgent.status = { nominatedNodeName: 'a' };
+  });
+  const leaves = api.pods.get('leaves');
+  if (!leaves) throw new Error('no pod');
+  api.pods.delete('leaves');
+  api.show('DELETED', leaves);
+  await eventually(
+    async () => (await nominated(running, 'small', 400, { priority: 0 }, ['a']))?.toString() === 'a' || undefined,
+    'the victim is gone',
+  );
+  t.deepEqual(await nominated(running, 'other', 600, { priority: 5 }, ['a']), []);
+  t.deepEqual(await nominated(running, 'higher', 600, { priority: 6 }, ['a']), ['a']);
+  t.deepEqual(await nominated(running, 'urgent', 600, { priority: 5 }, ['a']), ['a']);
+  api.addPod('other', 600);
+  t.regex(String(await running.bind('other', 'a')), /400 MiB of cotenant\.io\/gpu-memory free/);
+  t.is(await running.bind('urgent', 'a'), undefined);
+});

@@ -366,6 +366,37 @@ test('what would fit follows from the allocations, and nothing is reserved for i
   }
 });
 
+test("a PodGroup of Kubernetes says how many of a group's pods are placed at once", async (t) => {
+  const api = await startApi(t, { a: 1000, b: 1000 });
+  api.lead('pod-a_1', 1);
+  const running = await start(t, api);
+  await leads(running);
+  const filter = async (name: string, podGroupName: string) => {
+    const { metadata } =
+      api.pods.get(name) ??
+      api.addPod(name, 600, { spec: { containers: [], schedulingGroup: { podGroupName } } } as object);
+    return (
+      await running.call('filter', {
+        Pod: { metadata, spec: { schedulingGroup: { podGroupName } } },
+        NodeNames: ['a', 'b'],
+      })
+    ).body;
+  };
+  t.like(await filter('early', 'train'), { Error: "PodGroup team/train of the pod's schedulingGroup does not exist" });
+  api.podGroups.set('train', 2);
+  api.podGroups.set('loose', 0);
+  t.like(await filter('one', 'train'), {
+    NodeNames: [],
+    FailedNodes: { a: 'pod group team/train waits: 1 of its 2 pods are there' },
+  });
+  const [second = ''] = (await filter('two', 'train')).NodeNames as string[];
+  t.is(((await filter('free', 'loose')) as { NodeNames: string[] }).NodeNames.length, 0, 'both GPUs are held');
+  t.is(await running.bind('two', second), undefined);
+  const [first = ''] = (await filter('one', 'train')).NodeNames as string[];
+  t.is(await running.bind('one', first), undefined);
+  t.deepEqual([first, second].toSorted(), ['a', 'b']);
+});
+
 test('pods of a group are bound only where all of them fit, also after a new list', async (t) => {
   const api = await startApi(t, { a: 1000, b: 1000 });
   api.lead('pod-a_1', 1);

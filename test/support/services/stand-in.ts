@@ -214,6 +214,9 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     if (slowMs > 0) await delay(slowMs);
     const selector = url.searchParams.get('fieldSelector') ?? '';
     const node = /^(?:spec\.nodeName|metadata\.name)=([^,]+)$/.exec(selector)?.[1];
+    // No pod is nominated: none of them, as there are no disruption budgets.
+    if (selector.includes('nominatedNodeName'))
+      return (isWatch ? watch : list)('poddisruptionbudgets', undefined, asked, response);
     if (kind && method === 'GET') return (isWatch ? watch : list)(kind, node, asked, response);
     if (resource === 'leases') return writeLease(asked, response);
     if (resource === 'binding') return bind(asked, response);

@@ -2,8 +2,8 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { demandOf } from '../../../src/placement/demand.ts';
-import { type Gang, gangOf } from '../../../src/placement/gang.ts';
-import { createGangs, HELD_MS, MOST_KINDS, SEEN_MS } from '../../../src/scheduler/gangs.ts';
+import { gangOf, type SizedGang } from '../../../src/placement/gang.ts';
+import { createGangs, HELD_MS, MOST_KINDS, pauseMs, SEEN_MS } from '../../../src/scheduler/gangs.ts';
 import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
 import { clusterOf, parsedRequest } from './cluster.ts';
 
@@ -15,9 +15,14 @@ function bed(nodes: number, sizes: readonly number[]) {
   const { allocations, decider } = clusterOf(Object.fromEntries(names.map((name) => [name, 1000])));
   const inFlight = createInFlightBindings();
   let nowMs = 0;
-  const gangs = createGangs({ allocations, inFlight, decider, now: () => nowMs });
+  const gone = new Set<string>();
+  const unboundPods = async () =>
+    new Set(
+      sizes.flatMap((size, gang) => Array.from({ length: size }, (_, member) => `g${gang}-${member}-0`)),
+    ).difference(gone);
+  const gangs = createGangs({ allocations, inFlight, decider, unboundPods, now: () => nowMs });
   const request = parsedRequest(decider, 600);
-  const kinds = sizes.map((size, index): Gang => ({ key: `team/g${index}`, size }));
+  const kinds = sizes.map((size, index): SizedGang => ({ key: `team/g${index}`, size }));
   const podOf = (gang: number, member: number, life = 0) => {
     const kind = kinds[gang];
     const aspects = kind ? { gang: kind } : {};
@@ -48,7 +53,7 @@ function bed(nodes: number, sizes: readonly number[]) {
       ({ gang: one, podUid }) => one?.key === `team/g${gang}` && inFlight.of(podUid) === undefined,
     );
   return {
-    ...{ allocations, decider, gangs, inFlight, names, podOf, bind, filter, boundOf },
+    ...{ allocations, decider, gangs, inFlight, names, podOf, bind, filter, boundOf, gone },
     wait: (ms: number) => {
       nowMs += ms;
       gangs.expire();
@@ -69,6 +74,9 @@ test('a group is read from labels of scheduler-plugins, LeaderWorkerSet and JobS
       of({ 'jobset.sigs.k8s.io/jobset-name': 'j', 'pod-group.scheduling.sigs.k8s.io/min-available': wrong }),
       undefined,
     );
+  const spec = { schedulingGroup: { podGroupName: 'train-0' } };
+  const labels = { 'jobset.sigs.k8s.io/jobset-name': 'j', ...size };
+  t.deepEqual(gangOf({ namespace: 'team', labels }, spec), { key: 'team/train-0' }, "Kubernetes' field first");
 });
 
 test('no pod passes before all are there and fit at once; then each has its node', (t) => {
@@ -98,6 +106,46 @@ test('what is held without progress is free again, and a binding prolongs it', (
   t.is(allocations.pods, 1, 'what was bound stays');
   t.is(filter(podOf(0, 0)), 'pod group team/g0 waits: 2 of its 3 pods are there');
   t.true(NODES.includes(filter(podOf(0, 1))));
+  t.is(allocations.pods, 3);
+});
+
+test('a group that is held and never bound is held less and less often', (t) => {
+  const { podOf, filter, bind, wait, allocations } = bed(2, [2]);
+  const tries = () => [0, 1].map((member) => filter(podOf(0, member)));
+  const paused =
+    'pod group team/g0 waits: it held GPUs and none of its pods was bound; it is tried again within 5 minutes';
+  const pauses = [1, 2, 3, 4, 5].map((times) => {
+    tries();
+    t.is(allocations.pods, 2);
+    wait(HELD_MS);
+    t.is(allocations.pods, 0);
+    wait(pauseMs(times) - 1);
+    t.is(tries()[1], paused);
+    wait(1);
+    return pauseMs(times);
+  });
+  t.deepEqual(pauses, [60_000, 120_000, 240_000, 300_000, 300_000]);
+  const [, node = ''] = tries();
+  t.is(bind(podOf(0, 1), node), node);
+  wait(HELD_MS);
+  filter(podOf(0, 0));
+  t.is(allocations.pods, 2, 'after a binding the next hold comes at once');
+});
+
+test('a group whose pod was deleted before any was bound holds nothing', async (t) => {
+  const { podOf, filter, gangs, gone, allocations } = bed(3, [3]);
+  for (const member of [2, 0]) filter(podOf(0, member));
+  gone.add('g0-2-0');
+  t.true(NODES.includes(filter(podOf(0, 1))));
+  t.false(await gangs.confirm('g0-1-0'));
+  t.is(allocations.pods, 0);
+  t.is(filter(podOf(0, 1)), 'pod group team/g0 waits: 2 of its 3 pods are there');
+  t.true(await gangs.confirm('g0-1-0'), 'nothing is held for it');
+  gone.clear();
+  filter(podOf(0, 2));
+  t.true(await gangs.confirm('g0-2-0'));
+  gone.add('g0-0-0');
+  t.true(await gangs.confirm('g0-2-0'), 'asked once for all that is held');
   t.is(allocations.pods, 3);
 });
 
@@ -183,7 +231,8 @@ test('in any order nothing is overbooked, and no two groups block each other', (
               ended.add(gang);
               for (const { podUid } of boundOf(gang)) allocations.release(podUid);
             }
-          wait(10_000);
+          // Longer than a group pauses that was held often and never bound.
+          wait(35_000);
         }
         const possible = sizes.flatMap((size, gang) => (size <= nodes ? [gang] : []));
         t.deepEqual([...ended].sort(), possible);

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { createRequestCache } from '../../../src/scheduler/request-cache.ts';
 
-const textOf = (text: string) => ({ text, aspects: {} });
+const textOf = (text: string) => ({ text, aspects: {}, priority: 0 });
 
 test('the newest texts are kept, of each pod the last one', (t) => {
   const cache = createRequestCache(() => 0, { mostLength: 10, mostMs: 1000 });
