@@ -1,11 +1,20 @@
 // The webhook's configuration: the operator's rules per namespace, scheduler, runtime class, and which users may write
 // our annotations. Declares the settings and their defaults; `src/cli/daemons/webhook.ts` reads the file.
 import * as v from 'valibot';
-import { isObject } from '../src/common/json.ts';
-import { type Checked, invalid } from '../src/common/problem.ts';
+import { isObject, type JsonObject } from '../src/common/json.ts';
+import { type Checked, invalid, type Problem } from '../src/common/problem.ts';
 import { err, ok } from '../src/common/result.ts';
 import { check, listOf, mapOf, oneOf, settings } from '../src/common/schema.ts';
-import { applyRules, DEFAULT_RULES, given, type Rules, rulesSettings } from '../src/request/rules/namespace-rules.ts';
+import {
+  applyRules,
+  DEFAULT_RULES,
+  given,
+  type Pool,
+  poolSettings,
+  type Rules,
+  rulesSettings,
+  withPools,
+} from '../src/request/rules/namespace-rules.ts';
 import { type ForeignSystems, withoutLiving } from './foreign-systems.ts';
 
 export const DEVICE_ROUTES = ['nri', 'environment'] as const;
@@ -20,6 +29,8 @@ export const webhookSettings = settings({
   rules: v.nullish(rulesSettings),
   /** Namespaces whose rules differ: what they set over the cluster's rules. */
   namespaces: v.nullish(mapOf(v.string(), v.nullish(rulesSettings))),
+  /** Nodes whose sizes differ, each under a name for people. */
+  pools: v.nullish(mapOf(v.string(), poolSettings)),
   schedulerName: name,
   /** Other schedulers that a pod with a share may name, because they call our extender too. */
   allowedSchedulers: names,
@@ -40,9 +51,12 @@ export const webhookSettings = settings({
 export type WebhookConfiguration = {
   /** Not a setting: what is alive in the cluster now; absent: not known. */
   readonly systems?: ForeignSystems;
+  /** Not a setting: what is wrong with a ConfigMap of live rules that is being written; absent: there is none. */
+  readonly checkLiveRules?: (configMap: JsonObject) => readonly Problem[];
   readonly rules: Rules;
   /** Complete rules of the namespaces that have their own. */
   readonly namespaces: ReadonlyMap<string, Rules>;
+  readonly pools: ReadonlyMap<string, Pool>;
   readonly schedulerName: string;
   readonly allowedSchedulers: readonly string[];
   readonly replacedSchedulers: readonly string[];
@@ -56,6 +70,7 @@ export type WebhookConfiguration = {
 export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   rules: DEFAULT_RULES,
   namespaces: new Map(),
+  pools: new Map(),
   schedulerName: 'cotenant-scheduler',
   allowedSchedulers: [],
   replacedSchedulers: [],
@@ -65,12 +80,18 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   annotationWriters: [],
 };
 
-/** The rules that pods of the namespace are read by: without the dialects of living systems. */
-export function rulesOf(configuration: WebhookConfiguration, namespace: string | undefined): Rules {
-  return withoutLiving(settledRulesOf(configuration, namespace), configuration.systems);
+/** The rules that a pod of the namespace is read by: with those of the pools that its `nodeSelector` asks for, and
+ * without the dialects of living systems. */
+export function rulesOf(
+  configuration: WebhookConfiguration,
+  namespace: string | undefined,
+  nodeSelector: JsonObject = {},
+): Rules {
+  const rules = withoutLiving(settledRulesOf(configuration, namespace), configuration.systems);
+  return withPools(rules, configuration.pools.values(), nodeSelector);
 }
 
-/** The rules as they are configured. */
+/** The namespace's rules as they are configured. */
 export function settledRulesOf(configuration: WebhookConfiguration, namespace: string | undefined): Rules {
   return (namespace === undefined ? undefined : configuration.namespaces.get(namespace)) ?? configuration.rules;
 }

@@ -1,4 +1,4 @@
-// The webhook's own metrics: reviews, their duration, certificates, its process.
+// The webhook's own metrics: reviews, their duration, certificates, live rules, its process.
 import { selfMetrics } from '../src/serving/process-metrics.ts';
 import { Counter, Gauge, Histogram } from '../src/serving/prom-client.ts';
 import type { Outcome as Reviewed, Route } from './admission-review.ts';
@@ -11,7 +11,8 @@ export type WebhookMetrics = ReturnType<typeof createMetrics>;
 const ROUTES: readonly Route[] = ['mutate', 'validate'];
 const OUTCOMES: readonly Outcome[] = ['allowed', 'patched', 'denied', 'malformed', 'overloaded', 'internal'];
 
-export function createMetrics() {
+/** `rulesAreValid`: whether the rules in force are those of the ConfigMap, asked at each scrape. */
+export function createMetrics(rulesAreValid: () => boolean = () => true) {
   const registry = selfMetrics();
   const registers = [registry];
   const reviews = new Counter({
@@ -37,6 +38,14 @@ export function createMetrics() {
     name: 'cotenant_webhook_certificate_not_after_timestamp_seconds',
     help: 'When the serving certificate expires',
     registers,
+  });
+  new Gauge({
+    name: 'cotenant_webhook_live_rules_valid',
+    help: 'Whether the rules in force are those of the ConfigMap (1 also without one), or those before it (0)',
+    registers,
+    collect() {
+      this.set(rulesAreValid() ? 1 : 0);
+    },
   });
   // A series must exist before its first event for rate() to count that event.
   const counters = new Map<string, ReturnType<typeof reviews.labels>>();

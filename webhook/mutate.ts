@@ -42,7 +42,7 @@ export function mutatePod(
   namespace: string | undefined,
   configuration: WebhookConfiguration,
 ): Mutation {
-  const rules = rulesOf(configuration, namespace);
+  const rules = rulesOf(configuration, namespace, objectAt(field(pod, 'spec'), 'nodeSelector'));
   const annotations = objectAt(field(pod, 'metadata'), 'annotations');
   const reading = readPodRequest(pod, rules);
   const forged = checkGrantKeys(annotations);

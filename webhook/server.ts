@@ -22,6 +22,8 @@ import { createMetrics, type WebhookMetrics } from './metrics.ts';
 export type WebhookOptions = {
   /** The current one, for each review. */
   readonly configuration: () => WebhookConfiguration;
+  /** Whether those are the rules that administrators wrote last; by default they are. */
+  readonly rulesAreValid?: () => boolean;
   readonly logger: ServerLogger & Pick<Logger, 'error'>;
   /** Address to listen on; all addresses by default. */
   readonly host?: string;
@@ -88,7 +90,7 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const { configuration, logger, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const limits = { ...LIMITS, ...options.limits };
-  const metrics = createMetrics();
+  const metrics = createMetrics(options.rulesAreValid);
   const state: State = { ready: false, stopping: false };
   await using failed = new AsyncDisposableStack();
 

@@ -31,7 +31,7 @@ import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts'
 import { parseWhole } from '../common/quantity.ts';
 import { notWeakerThan } from '../policy/mode.ts';
 import type { Dialect, ForeignChoice } from './dialects/dialect.ts';
-import type { Rules } from './rules/namespace-rules.ts';
+import { mayBeUnlimited, type Rules } from './rules/namespace-rules.ts';
 
 export type Choices = {
   readonly placement: Placement | undefined;
@@ -98,7 +98,7 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     } else return [...new Set(entries)].sort();
     return [];
   };
-  const isolation: readonly MemoryIsolation[] = rules.allowMemoryIsolationOff ? ['on', 'off'] : ['on'];
+  const isolation: readonly MemoryIsolation[] = mayBeUnlimited(rules) ? ['on', 'off'] : ['on'];
   return {
     placement: one(PLACEMENT_ANNOTATION, PLACEMENTS, rules.placements),
     computePolicy: one(COMPUTE_POLICY_ANNOTATION, COMPUTE_POLICIES, rules.computePolicies, parseComputePolicy),

@@ -27,7 +27,7 @@ import { annotationPath, type Choices } from './annotations.ts';
 import type { PodContainer } from './containers.ts';
 import { cotenant } from './dialects/cotenant.ts';
 import { type Answer, type Dialect, ownsKey, ownsResource } from './dialects/dialect.ts';
-import type { Rules, Template } from './rules/namespace-rules.ts';
+import { mayBeUnlimited, type Rules, type Template } from './rules/namespace-rules.ts';
 
 /** What the containers of one pod are read with. Problems and warnings are added to its lists. */
 export type PodContext = {
@@ -191,14 +191,14 @@ function toRequest(
   const bytes = answer.gpus.map(({ memory }) => nominalBytes(memory)).filter((one) => one !== undefined);
   const small = smallShareWarning(Math.min(...bytes));
   if (small !== undefined) warnings.push(`${name}: ${small}`);
-  const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? 'on';
+  const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? rules.memoryIsolation;
   if (answer.memoryIsolation === 'off') {
     const [switched = ''] = dialect.environment;
     const value = `${switched}=${asked.get(switched)}`;
     if (choices.memoryIsolation === 'on') {
       const right = `leave one of the two out`;
       problems.push(invalid(`${path}.env`, value, `contradicts ${MEMORY_ISOLATION_ANNOTATION}: on`, right));
-    } else if (!rules.allowMemoryIsolationOff) {
+    } else if (!mayBeUnlimited(rules)) {
       const right = 'leave it out, or have allowMemoryIsolationOff switched on';
       problems.push(forbidden(`${path}.env`, value, 'switches isolation off, which is not allowed here', right));
     }

@@ -20,6 +20,9 @@ change of its command line is a change of one file.
 {{- define "cotenant.webhook.name" -}}{{ include "cotenant.fullname" . }}-webhook{{- end -}}
 {{- define "cotenant.scheduler.name" -}}{{ include "cotenant.fullname" . }}-scheduler{{- end -}}
 {{- define "cotenant.extender.name" -}}{{ include "cotenant.fullname" . }}-extender{{- end -}}
+{{/* The ConfigMap of live rules, which administrators write. */}}
+{{- define "cotenant.webhook.rules.name" -}}{{ include "cotenant.webhook.name" . }}-rules{{- end -}}
+
 {{/* The schedulerName of pods, which the webhook writes. */}}
 {{- define "cotenant.scheduler.profile" -}}
 {{- ((.Values.webhook).configuration).schedulerName | default "cotenant-scheduler" -}}
@@ -159,6 +162,9 @@ seccompProfile:
 {{- else }}
 - --cert=/etc/cotenant/certificate/tls.crt
 - --key=/etc/cotenant/certificate/tls.key
+{{- end }}
+{{- if .Values.webhook.liveRules }}
+- --live-rules={{ .Release.Namespace }}/{{ include "cotenant.webhook.rules.name" . }}
 {{- end }}
 {{- if include "cotenant.webhook.dialects" . | fromJsonArray }}
 - --foreign-systems

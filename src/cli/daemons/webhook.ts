@@ -1,7 +1,9 @@
 // `cotenant webhook`: admission in the foreground.
-import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
+import type { WebhookConfiguration } from '../../../webhook/config.ts';
 import { startWebhook } from '../../../webhook/server.ts';
+import type { RulesSource, RulesWatch } from '../../../webhook/watch-rules.ts';
 import type { SystemsWatch } from '../../../webhook/watch-systems.ts';
+import { isObject } from '../../common/json.ts';
 import type { Logger } from '../../common/logger.ts';
 import { given } from '../../request/rules/namespace-rules.ts';
 import type { CertificateSource } from '../../serving/http-server.ts';
@@ -9,15 +11,19 @@ import { fromFiles } from '../../serving/tls-files.ts';
 import { type Command, flag, type Parsed, port, text, UsageError, whole } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
-import { readConfiguration } from '../lib/webhook-configuration.ts';
+import { configurationOf, readSettings } from '../lib/webhook-configuration.ts';
 
 export const webhook: Command = {
   name: 'webhook',
   summary: 'Admission: gives pods that ask for a share of a GPU what they need for it, or refuses them with a reason.',
   usage:
-    '[--config FILE] [CERTIFICATE] [--foreign-systems] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
+    '[--config FILE] [--live-rules NAMESPACE/NAME] [CERTIFICATE] [--foreign-systems] [--host ADDRESS] [--port N] [--drain SECONDS] [--health-port N]',
   options: {
     config: { short: 'c', value: 'FILE', help: 'settings, YAML or JSON (docs/operate/webhook.md)' },
+    'live-rules': {
+      value: 'NAMESPACE/NAME',
+      help: 'ConfigMap whose rules, namespaces and pools take the place of those of --config, followed while it runs',
+    },
     cert: {
       value: 'FILE',
       help: 'certificate in PEM, reloaded when it changes',
@@ -53,23 +59,33 @@ export const webhook: Command = {
   ].join('\n'),
   async run(parsed) {
     const file = text(parsed, 'config');
-    const configuration = file === undefined ? DEFAULT_CONFIGURATION : readConfiguration(file);
+    const settings = file === undefined ? {} : (readSettings(file) ?? {});
+    const configuration = configurationOf(settings, file ?? '');
+    const live = placeOf(parsed, 'live-rules');
     const certificate = await certificateOf(parsed);
     const host = text(parsed, 'host') ?? (certificate ? undefined : '127.0.0.1');
     const drainMs = (whole(parsed, 'drain', 0, 300) ?? 0) * 1000;
     const log = loggerOf(parsed, 'webhook');
     const start = async () => {
-      const watch = flag(parsed, 'foreign-systems') ? await systemsWatch(log) : undefined;
+      const [systems, rules] = await Promise.all([
+        flag(parsed, 'foreign-systems') ? systemsWatch(log) : undefined,
+        live && isObject(settings) ? rulesWatch({ ...live, settings, configuration }, log) : undefined,
+      ]);
+      const current = (): WebhookConfiguration => ({
+        ...(rules?.configuration() ?? configuration),
+        ...(systems && { systems: systems.systems() }),
+        ...(rules && { checkLiveRules: rules.check }),
+      });
       const webhook = await startWebhook({
         logger: log,
         timeouts: { drainMs },
-        configuration: () => (watch ? { ...configuration, systems: watch.systems() } : configuration),
+        configuration: systems || rules ? current : () => configuration,
         port: port(parsed, 'port') ?? 8443,
-        ...given({ host, certificate, healthPort: port(parsed, 'health-port') }),
+        ...given({ host, certificate, healthPort: port(parsed, 'health-port'), rulesAreValid: rules?.valid }),
       });
       const close = async () => {
         await webhook.close();
-        await watch?.close();
+        await Promise.all([systems?.close(), rules?.close()]);
       };
       return { ...webhook, close };
     };
@@ -89,9 +105,23 @@ async function systemsWatch(log: Logger): Promise<SystemsWatch> {
   return watchSystems(config, log);
 }
 
+async function rulesWatch(source: RulesSource, log: Logger): Promise<RulesWatch> {
+  const [config, { watchRules }] = await Promise.all([apiConfig(), import('../../../webhook/watch-rules.ts')]);
+  return watchRules(config, source, log);
+}
+
+function placeOf(parsed: Parsed, option: string): { readonly namespace: string; readonly name: string } | undefined {
+  const place = text(parsed, option);
+  if (place === undefined) return undefined;
+  const [, namespace, name] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
+  if (namespace === undefined || name === undefined) throw new UsageError(`--${option} ${place}: want NAMESPACE/NAME`);
+  return { namespace, name };
+}
+
 async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefined> {
   const [certFile, keyFile] = [text(parsed, 'cert'), text(parsed, 'key')];
-  const [place, service, registration] = ['secret', 'service', 'registration'].map((name) => text(parsed, name));
+  const place = placeOf(parsed, 'secret');
+  const [service, registration] = ['service', 'registration'].map((name) => text(parsed, name));
   const managed = [place, service, registration].filter((value) => value !== undefined);
   if ((certFile === undefined) !== (keyFile === undefined)) throw new UsageError('--cert and --key go together');
   if (certFile !== undefined && keyFile !== undefined) {
@@ -102,8 +132,6 @@ async function certificateOf(parsed: Parsed): Promise<CertificateSource | undefi
   if (place === undefined || service === undefined || registration === undefined) {
     throw new UsageError('--secret, --service and --registration go together');
   }
-  const [, namespace, secret] = /^([^/]+)\/([^/]+)$/.exec(place) ?? [];
-  if (namespace === undefined || secret === undefined) throw new UsageError(`--secret ${place}: want NAMESPACE/NAME`);
   const [config, { fromSecret }] = await Promise.all([apiConfig(), import('../../../webhook/certificates/secret.ts')]);
-  return fromSecret(config, { namespace, secret, service, registration });
+  return fromSecret(config, { namespace: place.namespace, secret: place.name, service, registration });
 }

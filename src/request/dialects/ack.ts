@@ -13,7 +13,7 @@ import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
 import { parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
-import type { Rules } from '../rules/namespace-rules.ts';
+import { mayBeUnlimited, type Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 const MEMORY = 'aliyun.com/gpu-mem';
@@ -88,8 +88,8 @@ function isIsolationOff({ environment, annotations, nodeSelector }: Asked, rules
   if (disable === 'true' || disable === '1') return true;
   if (textAt(nodeSelector, MODE_LABEL) !== 'share' || textAt(annotations, MEMORY_ISOLATION_ANNOTATION) === 'on')
     return false;
-  if (!rules.allowMemoryIsolationOff) warnings.push(`${MODE_LABEL}: share: memory is limited all the same here`);
-  return rules.allowMemoryIsolationOff;
+  if (!mayBeUnlimited(rules)) warnings.push(`${MODE_LABEL}: share: memory is limited all the same here`);
+  return mayBeUnlimited(rules);
 }
 
 function readWhole(asked: Asked, isAsked: (name: string) => boolean): Checked<Answer> {

@@ -1,9 +1,10 @@
-// What the operator allows pods to request, per cluster and per namespace: dialects and their units, templates,
-// choices. Declares these settings of the webhook's configuration; the readers of pods apply them.
+// What the operator allows pods to request, per cluster, namespace and node pool: dialects and their units, templates,
+// sizes, choices. Declares these settings of the webhook's configuration; the readers of pods apply them.
 import * as v from 'valibot';
 import {
   COMPUTE_POLICIES,
   FOREIGN_DIALECT_NAMES,
+  MEMORY_ISOLATIONS,
   MODES,
   MOST_GPUS,
   MOST_MEMORY_BYTES,
@@ -11,6 +12,7 @@ import {
   PLACEMENTS,
   PRIORITIES,
 } from '../../api/request.ts';
+import { field, type JsonObject } from '../../common/json.ts';
 import type { Checked } from '../../common/problem.ts';
 import { GIB, MIB, parseQuantity, wholeUnits } from '../../common/quantity.ts';
 import { ok } from '../../common/result.ts';
@@ -55,6 +57,38 @@ function bytesOf(text: string | number): number | undefined {
   return Number(mebibytes) * MIB;
 }
 
+/** YAML 1.1 reads the bare words off and on as false and true. */
+const withOff = <const T extends readonly string[]>(names: T) =>
+  v.picklist(names, ({ input }) => {
+    const hint = typeof input === 'boolean' ? `; in YAML with quotes, "${input ? 'on' : 'off'}"` : '';
+    return `one of ${names.join(', ')}${hint}`;
+  });
+
+/** What a pool of nodes can set, too. */
+const sizes = {
+  /** Of each GPU, where a container asks for a part of one without saying how much; absent: all its memory, and no
+   * share of its compute. */
+  defaults: v.nullish(
+    v.pipe(settings({ gpuMemory: v.nullish(memory), gpuCores: v.nullish(whole(1, 100)) }), v.transform(given)),
+  ),
+  /** The largest amounts that one container may ask for, over all its GPUs; absent: any. */
+  most: v.nullish(
+    v.pipe(
+      settings({
+        gpu: v.nullish(whole(1, MOST_GPUS)),
+        gpuMemory: v.nullish(memory),
+        gpuCores: v.nullish(whole(1, 100 * MOST_GPUS)),
+      }),
+      v.transform(given),
+    ),
+  ),
+  /** Whether shares of pods that do not choose are held to their memory; off: they see the whole GPU and are refused
+   * nothing, and count as granted. */
+  memoryIsolation: v.nullish(withOff(MEMORY_ISOLATIONS)),
+  /** What the agent does with a container over its grant; a pod may choose a stricter mode, not a weaker one. */
+  enforcement: v.nullish(withOff(MODES)),
+};
+
 export const rulesSettings = settings({
   dialects: someOf(FOREIGN_DIALECT_NAMES),
   /** Whether a dialect is read while its own system is alive in the cluster: `respect` leaves its pods to that. */
@@ -73,35 +107,12 @@ export const rulesSettings = settings({
   /** How many replicas of a GPU NVIDIA's plugin had: a `nvidia.com/gpu.shared` is that part of it; 0: not known. */
   nvidiaReplicas: v.nullish(whole(0, 100)),
   templates: v.nullish(mapOf(templateName, template)),
-  /** Of each GPU, where a container asks for a part of one without saying how much; absent: all its memory, and no
-   * share of its compute. */
-  defaults: v.nullish(
-    v.pipe(settings({ gpuMemory: v.nullish(memory), gpuCores: v.nullish(whole(1, 100)) }), v.transform(given)),
-  ),
-  /** The largest amounts that one container may ask for, over all its GPUs; absent: any. */
-  most: v.nullish(
-    v.pipe(
-      settings({
-        gpu: v.nullish(whole(1, MOST_GPUS)),
-        gpuMemory: v.nullish(memory),
-        gpuCores: v.nullish(whole(1, 100 * MOST_GPUS)),
-      }),
-      v.transform(given),
-    ),
-  ),
+  ...sizes,
   placements: someOf(PLACEMENTS),
   computePolicies: someOf(COMPUTE_POLICIES),
   priorities: someOf(PRIORITIES),
   /** The largest weight that a pod may choose; 0: none, its weight is its percent of compute. */
   mostComputeWeight: v.nullish(whole(0, MOST_WEIGHT)),
-  /** What the agent does with a container over its grant; a pod may choose a stricter mode, not a weaker one. */
-  enforcement: v.nullish(
-    v.picklist(MODES, ({ input }) => {
-      // YAML 1.1 reads the bare words off and on as false and true.
-      const hint = input === false ? '; in YAML with quotes, "off"' : '';
-      return `one of ${MODES.join(', ')}${hint}`;
-    }),
-  ),
   /**
    * Driver parts that a container may have; NVIDIA's toolkit takes an empty list for its own default. The interposer
    * does not see memory of graphics: the agent enforces it.
@@ -120,6 +131,16 @@ export const rulesSettings = settings({
 });
 type RulesSettings = v.InferOutput<typeof rulesSettings>;
 
+/** Sizes of the nodes that have these labels, for pods whose own `nodeSelector` asks for all of them. */
+export const poolSettings = settings({
+  nodeSelector: v.pipe(
+    mapOf(v.string(), v.string()),
+    v.check((labels) => labels.size > 0, 'labels of the nodes'),
+  ),
+  ...sizes,
+});
+export type Pool = v.InferOutput<typeof poolSettings>;
+
 type Complete<T> = { readonly [K in keyof T]-?: NonNullable<T[K]> };
 export type Rules = Complete<Omit<RulesSettings, 'ack'>> & {
   readonly ack: Complete<NonNullable<RulesSettings['ack']>>;
@@ -135,11 +156,12 @@ export const DEFAULT_RULES: Rules = {
   templates: new Map(),
   defaults: {},
   most: {},
+  memoryIsolation: 'on',
+  enforcement: 'enforce',
   placements: PLACEMENTS,
   computePolicies: ['average', 'preemptive', 'weighted', 'fixed', 'soft'],
   priorities: ['normal'],
   mostComputeWeight: 0,
-  enforcement: 'enforce',
   driverCapabilities: ['compute', 'utility'],
   allowMemoryIsolationOff: false,
   allowMemoryOvercommit: false,
@@ -148,6 +170,10 @@ export const DEFAULT_RULES: Rules = {
   allowGpuUuid: false,
   allowPtrace: false,
 };
+
+/** Whether a pod may have its memory isolation off. */
+export const mayBeUnlimited = ({ allowMemoryIsolationOff, memoryIsolation }: Rules): boolean =>
+  allowMemoryIsolationOff || memoryIsolation === 'off';
 
 /** The rules after settings over `base`; settings that are not given keep the base's value. */
 export function applyRules(rules: RulesSettings | null | undefined, base: Rules): Rules {
@@ -158,6 +184,22 @@ export function applyRules(rules: RulesSettings | null | undefined, base: Rules)
     defaults: { ...base.defaults, ...rules?.defaults },
     most: { ...base.most, ...rules?.most },
   };
+}
+
+/** The rules of a pod whose `nodeSelector` this is: those of each pool that it asks for are laid over the others, and of
+ * two largest amounts the smaller one holds. */
+export function withPools(rules: Rules, pools: Iterable<Pool>, nodeSelector: JsonObject): Rules {
+  let result = rules;
+  for (const { nodeSelector: labels, ...own } of pools) {
+    if (![...labels].every(([key, value]) => field(nodeSelector, key) === value)) continue;
+    const smaller = (key: keyof Rules['most']) => {
+      const amounts = [own.most?.[key], result.most[key]].filter((amount) => typeof amount === 'number');
+      return amounts.length > 0 ? Math.min(...amounts) : undefined;
+    };
+    const most = given({ gpu: smaller('gpu'), gpuMemory: smaller('gpuMemory'), gpuCores: smaller('gpuCores') });
+    result = { ...applyRules(own, result), most };
+  }
+  return result;
 }
 
 export function parseRules(value: unknown, path: string, base: Rules): Checked<Rules> {

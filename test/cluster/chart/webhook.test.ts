@@ -2,13 +2,17 @@
 // its absence and its replacement under load; and that it cannot be uninstalled while pods need it. Its pods stay
 // Pending, because the scheduler that it names does not exist here.
 import type { ExecutionContext } from 'ava';
+import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
+import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from '../bed/product.ts';
 import { podsOf } from '../support/release.ts';
 import { createWithoutPause } from '../support/stream.ts';
+import { checkLiveRules } from './live-rules.ts';
+import { checkLiving, checkQuotas } from './quotas.ts';
 import { checkRotation } from './webhook-certificates.ts';
 
 const tools = bedTools(console.log, false);
@@ -83,13 +87,18 @@ testUnless(reason)('the webhook of the chart works with a real API server', asyn
       drainSeconds: 5,
       configuration: {
         schedulerName: 'cotenant-scheduler',
-        rules: { dialects: ['ack', 'metagpu'], templates: { small: { gpuMemory: '1Gi' } } },
+        rules: { dialects: FOREIGN_DIALECT_NAMES, templates: { small: { gpuMemory: '1Gi' } } },
       },
     },
   });
   step('installed');
   await checkPatches(t, bed);
   checkConditions(t, bed);
+  await checkQuotas(t, bed);
+  step('counted');
+  await checkLiving(t, bed, NODE_NAME);
+  await checkLiveRules(t, bed);
+  step('rules changed');
   await checkInjectedLater(t, bed);
   bed.apply(slice('waiting'));
   await checkDebugging(t, bed);

@@ -43,9 +43,9 @@ testWithHelm('each registration is v1, side-effect free and conditional, and fai
   const all = registrations(t).flatMap(({ webhooks }) => list(webhooks));
   t.deepEqual(
     all.map(({ name, failurePolicy }) => `${name} ${failurePolicy}`),
-    ['inject.cotenant.io Fail', 'notice.cotenant.io Ignore', 'validate.cotenant.io Fail'],
+    ['inject.cotenant.io Fail', 'notice.cotenant.io Ignore', 'validate.cotenant.io Fail', 'rules.cotenant.io Fail'],
   );
-  for (const webhook of all) {
+  for (const webhook of all.filter(({ name }) => String(name) !== 'rules.cotenant.io')) {
     t.like(webhook, { admissionReviewVersions: ['v1'], sideEffects: 'None', matchPolicy: 'Equivalent' });
     t.true(list(webhook.matchConditions).length > 0);
     t.true(Number(webhook.timeoutSeconds) <= 5);
@@ -60,6 +60,26 @@ testWithHelm('each registration is v1, side-effect free and conditional, and fai
     }
   }
   t.is(String(all[0]?.reinvocationPolicy), 'IfNeeded');
+});
+
+testWithHelm('of ConfigMaps only the one of live rules is reviewed, in our namespace', (t) => {
+  const of = (values: object) => registrations(t, values).flatMap(({ webhooks }) => list(webhooks));
+  const [, , , rules] = of(withDialects);
+  t.like(rules, { admissionReviewVersions: ['v1'], sideEffects: 'None' });
+  t.deepEqual(rules?.namespaceSelector as unknown, { matchLabels: { 'kubernetes.io/metadata.name': NAMESPACE } });
+  t.deepEqual(rules?.rules as unknown, [
+    {
+      apiGroups: [''],
+      apiVersions: ['v1'],
+      operations: ['CREATE', 'UPDATE'],
+      resources: ['configmaps'],
+      scope: 'Namespaced',
+    },
+  ]);
+  t.deepEqual(rules?.matchConditions as unknown, [
+    { name: 'is-the-live-rules', expression: "object.metadata.name == 'cotenant-webhook-rules'" },
+  ]);
+  t.is(of({ webhook: { enabled: true, liveRules: false } }).length, 3);
 });
 
 testWithHelm('pods without GPUs call no webhook, pods with whole GPUs only the warning one', (t) => {
@@ -199,7 +219,7 @@ testWithHelm("Helm's certificate names the Service and is signed by the registra
   const registered = objects
     .flatMap(({ webhooks }) => list(webhooks))
     .map(({ clientConfig }) => String(clientConfig?.caBundle));
-  t.is(registered.length, 3);
+  t.is(registered.length, 4);
   t.deepEqual([...new Set(registered)], [String(secret.data?.['ca.crt'])]);
 });
 

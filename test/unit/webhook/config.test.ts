@@ -36,7 +36,7 @@ test('all wrong settings are listed at once, each with its path', (t) => {
     'schedulerName: "Not A Name" is not valid; write a name of a-z, 0-9, "-" and "."',
     'allowedSchedulers: "volcano" is not valid; write a list',
     'deviceRoute: "cdi" is not valid; write one of nri, environment',
-    'runtimeClass: "nvidia" is not a known key; write one of rules, namespaces, schedulerName, allowedSchedulers, replacedSchedulers, toleratedTaints, runtimeClassName, allowedRuntimeClasses, deviceRoute, annotationWriters',
+    'runtimeClass: "nvidia" is not a known key; write one of rules, namespaces, pools, schedulerName, allowedSchedulers, replacedSchedulers, toleratedTaints, runtimeClassName, allowedRuntimeClasses, deviceRoute, annotationWriters',
   ]);
   t.false(parseConfiguration([]).ok);
   t.false(parseConfiguration({ namespaces: [] }).ok);
@@ -70,6 +70,7 @@ test('the metrics page has every series from the start and counts observations',
     'cotenant_webhook_certificate_loads_total{result="ok"} 1',
     'cotenant_webhook_certificate_loads_total{result="refused"} 1',
     'cotenant_webhook_certificate_not_after_timestamp_seconds 1798761600',
+    'cotenant_webhook_live_rules_valid 1',
   ]);
   t.regex(page, /review_duration_seconds_bucket\{le="0\.0005",route="mutate"\} 1/);
 });
