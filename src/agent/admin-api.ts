@@ -151,6 +151,12 @@ export function createAdmin(node: Node, driver: Driver): Express {
     if (spec) response.json(spec);
     else response.status(404).json({ error: `no slice ${device} on this machine` });
   });
+  app.get('/v1/grants/:id', (request, response) => {
+    const found = node.find(request.params.id);
+    const live = found.ok ? node.grantFiles(found.value) : undefined;
+    if (!found.ok) notFound(response, found.error);
+    else if (live) response.json(answerOf(live, node.mode()));
+  });
   app.patch('/v1/grants/:id', (request, response) => {
     const { memoryBytes: _, enforcement: __, ...rest } = isObject(request.body) ? request.body : ({} as JsonObject);
     const own = parse(grantChange, request.body ?? {});

@@ -2,7 +2,8 @@
 // The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors
 // with a stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
-import { type Command, parse, Refused, UsageError, usageOf } from './lib/command.ts';
+import { anyOf, type Command, parse, Refused, UsageError, usageOf } from './lib/command.ts';
+import { nearNames } from './lib/near.ts';
 import { untilSignal } from './lib/run-until-signal.ts';
 
 /** Each loaded when it is asked for: the daemons bring libraries that `cotenant run` should not wait for. */
@@ -29,14 +30,17 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   webhook: async () => (await import('./daemons/webhook.ts')).webhook,
   scheduler: async () => (await import('./daemons/scheduler.ts')).scheduler,
   'uninstall-check': async () => (await import('./commands/uninstall-check.ts')).uninstallCheck,
+  completion: async () => (await import('./commands/completion.ts')).completion,
   demo: async () => (await import('./demo/demo.ts')).demo,
 };
 const DAEMONS: readonly string[] = ['agent', 'exporter', 'webhook', 'scheduler'];
 const PACKAGE = new URL('../../package.json', import.meta.url);
 const VERSION = (JSON.parse(readFileSync(PACKAGE, 'utf8')) as { version: string }).version;
 
+const loadAll = () => Promise.all(Object.values(COMMANDS).map((load) => load()));
+
 async function overview(): Promise<string> {
-  const commands = await Promise.all(Object.values(COMMANDS).map((load) => load()));
+  const commands = await loadAll();
   const width = Math.max(...commands.map((command) => command.name.length));
   const lines = commands.map((command) => `  ${command.name.padEnd(width)}  ${command.summary}`);
   return `usage: cotenant COMMAND [OPTIONS]\n\n${lines.join('\n')}\n\ncotenant COMMAND --help shows the options of a command. Version ${VERSION}.\n`;
@@ -53,7 +57,12 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
-  if (!load) throw new UsageError(`no command ${name}; there are ${Object.keys(COMMANDS).join(', ')}`);
+  if (!load) {
+    const names = Object.keys(COMMANDS);
+    const near = nearNames(name, names);
+    const remedy = near.length > 0 ? `did you mean ${anyOf(near)}?` : `there are ${names.join(', ')}`;
+    throw new UsageError(`no command ${name}; ${remedy}`);
+  }
   // Loading takes a while, too.
   if (DAEMONS.includes(name)) void untilSignal();
   const command = await load();
@@ -62,7 +71,7 @@ async function main(args: readonly string[]): Promise<number> {
     process.stdout.write(usageOf(command));
     return 0;
   }
-  return command.run(parsed);
+  return command.run(parsed, loadAll);
 }
 
 /** 128 + SIGPIPE, as a shell shows the end of a program that does not ignore that signal. */

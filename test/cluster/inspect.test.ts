@@ -122,7 +122,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
 function recommends(t: ExecutionContext, cotenant: Cotenant): void {
   const sizes = (...args: readonly string[]) =>
     JSON.parse(cotenant('recommend', '-o', 'json', ...args).out) as unknown[];
-  t.like(sizes('--cluster'), [
+  t.like(sizes('--ask-cluster'), [
     {
       namespace: 'team',
       pod: 'train',
@@ -132,7 +132,7 @@ function recommends(t: ExecutionContext, cotenant: Cotenant): void {
   ]);
   t.deepEqual(sizes('-n', 'team'), sizes());
   t.deepEqual(sizes('-n', 'other'), []);
-  t.regex(cotenant('recommend', '--cluster').out, /agents of 1 node, each since it began/);
+  t.regex(cotenant('recommend', '--ask-cluster').out, /agents of 1 node, each since it began/);
 }
 
 function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
@@ -161,10 +161,10 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
   t.is(got.code, 0, got.err);
   t.regex(got.out, /^team\/train\/main .* enforce at most +node$/m);
   t.regex(got.out, /^Modes of nodes are not known: csidrivers\.storage\.k8s\.io "cotenant\.io" is forbidden: .*\.$/m);
-  const weaker = cotenant('set', 'train', '--enforcement', 'report', '--cluster');
+  const weaker = cotenant('set', 'train', '--enforcement', 'report', '--ask-cluster');
   t.is(weaker.code, 1);
   t.regex(weaker.err, /^cotenant: pod team\/train: report is weaker than enforce, which its namespace sets; only /);
-  const stricter = cotenant('set', 'train', '--enforcement', 'enforce', '--cluster');
+  const stricter = cotenant('set', 'train', '--enforcement', 'enforce', '--ask-cluster');
   t.is(stricter.code, 1);
   t.regex(stricter.err, /^cotenant: pods "train" is forbidden: User "system:serviceaccount:team:reader" cannot patch /);
   const other = cotenant('inspect', '-n', 'default');

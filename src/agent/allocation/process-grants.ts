@@ -4,6 +4,7 @@
 import { applyComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
 import type { GpuGrant, GpuStanding } from '../../api/gpu.ts';
 import type { ComputeChoice, GpuShare, Mode, Placement } from '../../api/request.ts';
+import { MIB } from '../../common/quantity.ts';
 import { err, ok, type Result } from '../../common/result.ts';
 import { placePod } from '../../placement/place-pod.ts';
 import { type ContainerOwner, freeName, type Grant, isOfPod, type ProcessOwner, plainName } from '../grants/grant.ts';
@@ -131,7 +132,9 @@ function resizedGpus(
     const sum = grantedOn(grants, gpuUuid).memoryBytes;
     if (bytes > memoryBytes && sum > usable) {
       const left = Math.max(0, usable - (sum - bytes));
-      return err({ refused: `${gpuUuid} has ${left} bytes left for it, but ${bytes} are requested` });
+      return err({
+        refused: `${gpuUuid} has ${Math.floor(left / MIB)} MiB left for it, but ${Math.ceil(bytes / MIB)} MiB are requested`,
+      });
     }
   }
   return ok(resized);

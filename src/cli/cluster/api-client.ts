@@ -51,7 +51,19 @@ export function defaultKubeconfig(): string | undefined {
   return [join(homedir(), '.kube/config'), TOKEN].find((path) => existsSync(path));
 }
 
-export async function connect(file: string | undefined, context: string | undefined): Promise<Cluster> {
+/** What kubectl's options of these names say. */
+export type ConnectOptions = {
+  readonly cluster?: string | undefined;
+  readonly as?: { readonly user: string; readonly groups: readonly string[] };
+  /** For each request; 0: none. */
+  readonly timeoutMs?: number | undefined;
+};
+
+export async function connect(
+  file: string | undefined,
+  context: string | undefined,
+  { cluster, as, timeoutMs }: ConnectOptions = {},
+): Promise<Cluster> {
   const from = file ?? defaultKubeconfig();
   if (from === undefined) {
     throw new UsageError('no cluster is configured: name a kubeconfig with --kubeconfig, or in KUBECONFIG');
@@ -72,6 +84,16 @@ export async function connect(file: string | undefined, context: string | undefi
     }
     config.setCurrentContext(context);
   }
+  const namespace = config.getContextObject(config.getCurrentContext())?.namespace || 'default';
+  if (cluster !== undefined) {
+    if (!config.getCluster(cluster)) {
+      const known = config.getClusters().map(({ name }) => name);
+      throw new UsageError(`${from}: no cluster ${cluster}; there are ${known.join(', ') || 'none'}`);
+    }
+    const user = config.getContextObject(config.getCurrentContext())?.user ?? '';
+    config.addContext({ name: `${cluster} by --cluster`, cluster, user });
+    config.setCurrentContext(`${cluster} by --cluster`);
+  }
   const server = config.getCurrentCluster()?.server;
   if (!server) {
     throw new UsageError(`${from}: its current context names no cluster; choose one with --context`);
@@ -82,9 +104,14 @@ export async function connect(file: string | undefined, context: string | undefi
   } catch (error) {
     throw new UsageError(`${from}: no credentials for ${server}: ${describeApiError(error)}`);
   }
-  const namespace = config.getContextObject(config.getCurrentContext())?.namespace || 'default';
-  return clusterAt(server, namespace, options);
+  if (as !== undefined) {
+    const groups = as.groups.length > 0 && { 'Impersonate-Group': [...as.groups] };
+    options.headers = { ...options.headers, 'Impersonate-User': as.user, ...groups };
+  }
+  return clusterAt(server, namespace, { options, timeoutMs });
 }
+
+type Connection = { readonly options: RequestOptions; readonly timeoutMs: number | undefined };
 
 type Limits = { readonly timeoutMs: number; readonly mostBytes?: number };
 
@@ -98,8 +125,8 @@ function answerOf(url: URL, options: RequestOptions, limits: Limits, write?: Wri
   return new Promise((resolve, reject) => {
     const method = write?.method ?? 'GET';
     const headers = { ...options.headers, ...(write && { 'Content-Type': TYPES[write.method] }) };
-    const signal = AbortSignal.timeout(timeoutMs);
-    const call = send(url, { ...options, method, headers, signal }, (response) => {
+    const limited = timeoutMs > 0 && { signal: AbortSignal.timeout(timeoutMs) };
+    const call = send(url, { ...options, method, headers, ...limited }, (response) => {
       const parts: Buffer[] = [];
       let length = 0;
       response.on('data', (part: Buffer) => {
@@ -122,16 +149,16 @@ const withHeaders = (options: RequestOptions, more: Readonly<Record<string, stri
   headers: { ...options.headers, ...more },
 });
 
-function clusterAt(server: string, namespace: string, options: RequestOptions): Cluster {
+function clusterAt(server: string, namespace: string, { options, timeoutMs = TIMEOUT_MS }: Connection): Cluster {
   const base = server.replace(/\/+$/, '');
   const ask = (path: string, limits: Limits, write?: Write): Promise<Answer> =>
     answerOf(new URL(`${base}${path}`), options, limits, write);
   const json = async <T>(path: string, write?: Write): Promise<Got<T>> => {
     let answer: Answer;
     try {
-      answer = await ask(path, { timeoutMs: TIMEOUT_MS }, write);
+      answer = await ask(path, { timeoutMs }, write);
     } catch (error) {
-      const why = whyNot(error, TIMEOUT_MS);
+      const why = whyNot(error, timeoutMs);
       throw new UsageError(`no API server answers at ${base} (${why}); is this the right kubeconfig?`);
     }
     if (answer.status === 401) throw new UsageError(`${base} does not accept these credentials (status 401)`);

@@ -12,9 +12,10 @@ import { type Dialect, ownsKey, ownsResource } from '../../request/dialects/dial
 import { dialectsOf, FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { documentsOf, mapPods, objectName } from '../lib/manifests.ts';
+import { formOf, outputOptions } from '../lib/output.ts';
 import { askedBy, jsonText, oneCell, oneLine } from '../lib/text.ts';
 import { readConfiguration } from '../lib/webhook-configuration.ts';
-import { formOf, namespaceOption } from './target.ts';
+import { namespaceOption } from './target.ts';
 
 type Converted = {
   readonly container: string;
@@ -61,14 +62,13 @@ export const convert: Command = {
       help: "the webhook's settings or their ConfigMap (default all dialects are on)",
     },
     namespace: namespaceOption('of manifests that name none (default default)'),
-    output: { short: 'o', value: 'FORM', help: 'table (default), yaml (the manifests as they would become) or json' },
-    json: { help: 'the same as -o json' },
+    ...outputOptions('table (default), yaml (the manifests as they would become) or json'),
   },
   notes: 'It asks no cluster. Its exit code is 1 where a pod would be refused.',
   async run(parsed) {
     const files = texts(parsed, 'file');
     if (files.length === 0) throw new UsageError('want at least one -f FILE');
-    const form = formOf(parsed, ['table', 'yaml', 'json']);
+    const form = formOf(parsed);
     const config = text(parsed, 'config');
     const configuration = config === undefined ? EVERY_DIALECT : readConfiguration(config);
     const results = files

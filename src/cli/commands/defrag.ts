@@ -7,9 +7,10 @@ import { readNodesAndPods } from '../cluster/collect.ts';
 import { type DefragObjects, planLines, shownPlan, situationOf } from '../cluster/defrag.ts';
 import { movePods } from '../cluster/move-pods.ts';
 import { type Command, choice, flag, Refused, text, UsageError, whole } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/text.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
+import { oneLine } from '../lib/text.ts';
 import { sharesOf } from './share-options.ts';
-import { KUBECONFIG_OPTIONS, namedCluster, OUTPUT_OPTIONS, wantsJson } from './target.ts';
+import { KUBECONFIG_OPTIONS, namedCluster } from './target.ts';
 
 const LOOK_MS = 1000;
 /** Of Kubernetes: above it are its own priority classes. */
@@ -27,6 +28,7 @@ export const defrag: Command = {
     'gpu-cores': { value: 'PERCENT', help: 'percent of compute in total' },
     placement: {
       value: 'HOW',
+      choices: PLACEMENTS,
       help: "the extender's default, by which pods are placed anew: binpack (default), spread or fragmentation",
     },
     priority: { value: 'N', help: 'of the wanted share: pods of a higher priority stay (default 0)' },
@@ -38,6 +40,7 @@ export const defrag: Command = {
   notes:
     'Pods move that a controller makes anew, whose disruption budgets allow it, and that are not marked as not safe to evict. Exit code 1: there is no plan, or it could not be carried out.',
   async run(parsed) {
+    formOf(parsed);
     const execute = flag(parsed, 'execute');
     if (execute && flag(parsed, 'plan')) throw new UsageError('--plan and --execute: want one of them');
     const limits = ['max', 'wait'].filter((name) => text(parsed, name) !== undefined);
@@ -53,23 +56,17 @@ export const defrag: Command = {
     const objects = await read();
     const situation = situationOf(objects, wanted);
     const plan = shownPlan(planDefrag(situation), situation, objects.pods);
-    const print = (line: string) => console.error(`cotenant: ${oneLine(line)}`);
-    console.log(
-      wantsJson(parsed)
-        ? jsonText(plan)
-        : planLines(plan)
-            .map((line) => oneLine(line, 4000))
-            .join('\n'),
-    );
+    const say = (line: string) => console.error(`cotenant: ${oneLine(line)}`);
+    await print(parsed, plan, () => planLines(plan).map((line) => oneLine(line, 4000)));
     if (!execute || plan.outcome !== 'moves') return plan.outcome === 'no plan' ? 1 : 0;
     if (plan.moves.length > most)
       throw new Refused(`nothing was evicted: the plan moves ${plan.moves.length} pods, --max allows ${most}`);
     const moved = await movePods(plan, {
-      ...{ cluster, read, print, waitMs: waitSeconds * 1000, lookMs: LOOK_MS },
+      ...{ cluster, read, print: say, waitMs: waitSeconds * 1000, lookMs: LOOK_MS },
       situationOf: (now) => situationOf(now, wanted),
     });
     if (!moved.ok) throw new Refused(`stopped: ${moved.error}`);
-    print(`${plan.wanted} fit node ${plan.node} now`);
+    say(`${plan.wanted} fit node ${plan.node} now`);
     return 0;
   },
 };

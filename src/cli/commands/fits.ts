@@ -1,14 +1,14 @@
 // `cotenant fits`: which pods of manifests would fit the cluster now, where, and how many more.
-import { stringify } from 'yaml';
 import { PLACEMENTS } from '../../api/request.ts';
 import { readNodesAndPods } from '../cluster/collect.ts';
 import { fitLines, fitsOf } from '../cluster/fits.ts';
 import { type Command, choice, Refused, text, texts, UsageError } from '../lib/command.ts';
 import { documentsOf } from '../lib/manifests.ts';
-import { jsonText, oneLine } from '../lib/text.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
+import { oneLine } from '../lib/text.ts';
 import { readConfiguration } from '../lib/webhook-configuration.ts';
 import { EVERY_DIALECT } from './convert.ts';
-import { formOf, KUBECONFIG_OPTIONS, namedCluster, namespaceOption } from './target.ts';
+import { KUBECONFIG_OPTIONS, namedCluster, namespaceOption } from './target.ts';
 
 export const fits: Command = {
   name: 'fits',
@@ -26,17 +26,20 @@ export const fits: Command = {
       value: 'FILE',
       help: "the webhook's settings or their ConfigMap (default all dialects are on)",
     },
-    placement: { value: 'HOW', help: 'for pods that choose none: binpack (default), spread or fragmentation' },
+    placement: {
+      value: 'HOW',
+      choices: PLACEMENTS,
+      help: 'for pods that choose none: binpack (default), spread or fragmentation',
+    },
     namespace: namespaceOption("of manifests that name none (default the context's)"),
-    output: { short: 'o', value: 'FORM', help: 'table (default), yaml or json' },
-    json: { help: 'the same as -o json' },
+    ...OUTPUT_OPTIONS,
     ...KUBECONFIG_OPTIONS,
   },
   notes: 'It creates nothing and counts GPUs alone. Its exit code is 1 where a pod does not fit or would be refused.',
   async run(parsed) {
     const files = texts(parsed, 'file');
     if (files.length === 0) throw new UsageError('want at least one -f FILE');
-    const form = formOf(parsed, ['table', 'yaml', 'json']);
+    formOf(parsed);
     const config = text(parsed, 'config');
     const documents = files.flatMap(documentsOf);
     const configuration = config === undefined ? EVERY_DIALECT : readConfiguration(config);
@@ -46,9 +49,7 @@ export const fits: Command = {
     if (!nodes) throw new Refused(notes.join(' '));
     const placement = choice(parsed, 'placement', PLACEMENTS) ?? 'binpack';
     const found = fitsOf(nodes, pods, { documents, configuration, placement, namespace });
-    if (form === 'table') console.log([...fitLines(found), ...notes.map((note) => oneLine(note))].join('\n'));
-    else if (form === 'json') console.log(jsonText(found));
-    else process.stdout.write(stringify(found));
+    await print(parsed, found, () => [...fitLines(found), ...notes.map((note) => oneLine(note))]);
     return found.some(({ outcome }) => outcome === 'does not fit' || outcome === 'refused') ? 1 : 0;
   },
 };

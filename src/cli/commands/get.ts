@@ -11,10 +11,11 @@ import { modeOf, type ShownMode } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
 import type { Use } from '../cluster/use.ts';
 import { demand, readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, text } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/text.ts';
+import { type Command, flag, type Parsed, text } from '../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
+import { oneLine } from '../lib/text.ts';
 import { columns, tenantName } from '../output/node-table.ts';
-import { clusterOf, namespaceOption, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from './target.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
 export type ShareRow = {
@@ -42,19 +43,21 @@ type Compute = {
 export const get: Command = {
   name: 'get',
   summary: 'Shows how compute is divided: policies of GPUs, shares of containers, and their enforcement mode.',
-  usage: '[-o table|json] [-n NAMESPACE]',
+  usage: '[-o table|json|yaml] [-n NAMESPACE | -A]',
   options: {
     ...OUTPUT_OPTIONS,
     namespace: namespaceOption("of the pods (default the context's)"),
+    'all-namespaces': allNamespacesOption('the pods of all namespaces'),
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
+    formOf(parsed);
     const cluster = await clusterOf(parsed);
     const found = cluster
-      ? await ofCluster(cluster, text(parsed, 'namespace') ?? cluster.namespace, systemOf(parsed))
+      ? await ofCluster(cluster, podsOf(parsed, cluster), systemOf(parsed))
       : await ofMachine(stateFolder(parsed));
-    console.log(wantsJson(parsed) ? jsonText(found) : lines(found).join('\n'));
+    await print(parsed, found, () => lines(found));
     return 0;
   },
 };
@@ -86,8 +89,11 @@ export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: No
   };
 }
 
-async function ofCluster(cluster: Cluster, namespace: string, system: string | undefined): Promise<Compute> {
-  const pods = granted(await cluster.list<Pod>(`/api/v1/namespaces/${namespace}/pods`));
+const podsOf = (parsed: Parsed, { namespace }: Cluster): string =>
+  flag(parsed, 'all-namespaces') ? '/api/v1/pods' : `/api/v1/namespaces/${text(parsed, 'namespace') ?? namespace}/pods`;
+
+async function ofCluster(cluster: Cluster, path: string, system: string | undefined): Promise<Compute> {
+  const pods = granted(await cluster.list<Pod>(path));
   const nodes = await cluster.list<Pod>('/api/v1/nodes');
   const labeled = nodes.ok ? nodes.value : [];
   const notes: string[] = [];

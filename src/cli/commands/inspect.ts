@@ -3,35 +3,36 @@
 import { readCluster } from '../cluster/collect.ts';
 import { inventoryOf } from '../cluster/inventory.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, text } from '../lib/command.ts';
-import { jsonText } from '../lib/text.ts';
+import { type Command, flag, text } from '../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
 import { inventoryLines } from '../output/cluster-table.ts';
 import { nodeLines } from '../output/node-table.ts';
-import { clusterOf, namespaceOption, OUTPUT_OPTIONS, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from './target.ts';
 
 export const inspect: Command = {
   name: 'inspect',
   summary: 'Shows GPUs, grants and use, once: of this machine, or of a cluster.',
-  usage: '[-o table|json] [-n NAMESPACE] [--node NODE]',
+  usage: '[-o table|json|yaml] [-n NAMESPACE | -A] [--node NODE]',
   options: {
     ...OUTPUT_OPTIONS,
     namespace: namespaceOption('of a cluster: list containers of this one only'),
+    'all-namespaces': allNamespacesOption('of a cluster: list containers of all namespaces. The default'),
     node: { value: 'NODE', help: 'of a cluster: only this node' },
     ...WHERE_OPTIONS,
   },
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   async run(parsed) {
-    const json = wantsJson(parsed);
+    formOf(parsed);
     const cluster = await clusterOf(parsed);
     if (!cluster) {
       const snapshot = await readSnapshot(stateFolder(parsed));
-      console.log(json ? jsonText(snapshot) : nodeLines(snapshot).join('\n'));
+      await print(parsed, snapshot, () => nodeLines(snapshot));
       return 0;
     }
-    const shown = text(parsed, 'namespace');
+    const shown = flag(parsed, 'all-namespaces') ? undefined : text(parsed, 'namespace');
     const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
     const inventory = inventoryOf(await readCluster(cluster, selection), shown);
-    console.log(json ? jsonText(inventory) : inventoryLines(inventory, Date.now()).join('\n'));
+    await print(parsed, inventory, () => inventoryLines(inventory, Date.now()));
     return 0;
   },
 };

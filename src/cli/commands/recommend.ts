@@ -8,8 +8,8 @@ import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../..
 import type { Cluster } from '../cluster/api-client.ts';
 import { readSnapshots } from '../cluster/collect.ts';
 import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, type Parsed, text, UsageError, whole } from '../lib/command.ts';
-import { jsonText } from '../lib/text.ts';
+import { type Command, flag, type Parsed, text, UsageError, whole } from '../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
 import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
 import {
   durationOf,
@@ -20,17 +20,18 @@ import {
   query,
 } from '../prometheus/client.ts';
 import { containersOf, queries, type Selection } from '../prometheus/container-series.ts';
-import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { allNamespacesOption, clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
 
 const DEFAULT_WINDOW = '5m';
 
 export const recommend: Command = {
   name: 'recommend',
   summary: 'Recommends the smallest share in which each container would have fit, with lines to paste.',
-  usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json]',
+  usage: '[POD | NAMESPACE/POD] [--prometheus URL] [--range TIME] [-o table|json|yaml]',
   options: {
     ...OUTPUT_OPTIONS,
     namespace: namespaceOption('only containers of this one'),
+    'all-namespaces': allNamespacesOption('containers of all namespaces. The default'),
     'memory-headroom': { value: 'PERCENT', help: 'to add to the peak of memory (default 0)' },
     'cores-headroom': { value: 'PERCENT', help: 'to add to the peak of compute (default 0)' },
     window: {
@@ -46,7 +47,7 @@ export const recommend: Command = {
   async run(parsed) {
     const selection = selectionOf(parsed);
     const headroom = headroomOf(parsed);
-    const json = wantsJson(parsed);
+    formOf(parsed);
     const prometheus = prometheusOf(parsed, Date.now());
     const other = Object.keys(WHERE_OPTIONS).find((name) => parsed.values[name] !== undefined);
     if (prometheus && other !== undefined) {
@@ -57,7 +58,7 @@ export const recommend: Command = {
       ? await fromPrometheus(prometheus, selection, windowOf(parsed))
       : await fromAgents(parsed, selection);
     const sizes = containers.map((container) => sizesOf(container, headroom));
-    console.log(json ? jsonText(recommendationJson(sizes)) : recommendationLines(sizes, source).join('\n'));
+    await print(parsed, recommendationJson(sizes), () => recommendationLines(sizes, source));
     return sizes.length === 0 ? 1 : 0;
   },
 };
@@ -68,7 +69,7 @@ type Wanted = Omit<Selection, 'job'>;
 function selectionOf(parsed: Parsed): Wanted {
   const [argument, ...rest] = parsed.operands;
   if (rest.length > 0) throw new UsageError(`want one pod, got ${parsed.operands.join(' ')}`);
-  const given = text(parsed, 'namespace');
+  const given = flag(parsed, 'all-namespaces') ? undefined : text(parsed, 'namespace');
   if (argument === undefined) return { namespace: given };
   const { namespace, name } = podNamed(argument, given, undefined);
   return { namespace, pod: name };
@@ -89,7 +90,7 @@ function windowOf(parsed: Parsed): number {
 async function fromAgents(parsed: Parsed, wanted: Wanted): Promise<Seen> {
   if (text(parsed, 'window') !== undefined)
     throw new UsageError('--window is about a Prometheus: name one with --prometheus URL');
-  const cluster = await clusterOf(parsed, ['namespace']);
+  const cluster = await clusterOf(parsed, ['namespace', 'all-namespaces']);
   return cluster
     ? fromCluster(cluster, systemOf(parsed), wanted)
     : fromAgent(await readSnapshot(stateFolder(parsed)), wanted);

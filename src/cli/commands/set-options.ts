@@ -14,17 +14,26 @@ import { MIB, parseWhole } from '../../common/quantity.ts';
 import { choice, flag, type Options, type Parsed, text, UsageError, whole } from '../lib/command.ts';
 
 const DEFAULT = 'default';
+const MOST_GPUS = 16;
 
 export const COMPUTE_OPTIONS: Options = {
-  policy: { value: 'POLICY', help: `${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or default` },
-  priority: { value: 'PRIORITY', help: 'normal or high' },
+  policy: {
+    value: 'POLICY',
+    choices: COMPUTE_POLICIES,
+    help: `${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or default`,
+  },
+  priority: { value: 'PRIORITY', choices: PRIORITIES, help: 'normal or high' },
   weight: { value: 'N', help: `under the weighted policy, 1 to ${MOST_WEIGHT}, or default` },
-  'gpu-cores': { value: 'PERCENT', help: 'share of the compute of each of its GPUs; 0: none' },
+  'gpu-cores': { value: 'PERCENT', help: 'percent of compute in total over its GPUs, as run has it; 0: none' },
   'gpu-cores-limit': { value: 'PERCENT', help: 'what it may have of each while others leave it idle, or default' },
 };
 
 export const ENFORCEMENT_OPTIONS: Options = {
-  enforcement: { value: 'MODE', help: `what is done when it is over its grant: ${MODES.join(', ')}, or default` },
+  enforcement: {
+    value: 'MODE',
+    choices: [...MODES, DEFAULT],
+    help: `what is done when it is over its grant: ${MODES.join(', ')}, or default`,
+  },
   override: {
     help: 'with --enforcement, on a pod: set as administrator, which takes precedence over pod and namespace',
   },
@@ -46,7 +55,7 @@ export function computeChange(parsed: Parsed): ComputeChange {
     policy: policyOption(parsed),
     priority: choice(parsed, 'priority', PRIORITIES),
     weight: percentOption(parsed, 'weight', MOST_WEIGHT),
-    coresPercent: whole(parsed, 'gpu-cores', 0, 100),
+    coresPercent: whole(parsed, 'gpu-cores', 0, 100 * MOST_GPUS),
     coresLimitPercent: percentOption(parsed, 'gpu-cores-limit'),
   };
   return Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)) as ComputeChange;
@@ -63,6 +72,9 @@ export function memoryOption(parsed: Parsed): number | undefined {
   if (memory === undefined) return undefined;
   const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
   if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.error.wrong}; ${bytes.error.right}`);
-  if (bytes.value % MIB !== 0) throw new UsageError(`--gpu-memory ${memory}: want whole MiB`);
+  if (bytes.value % MIB !== 0)
+    throw new UsageError(
+      `--gpu-memory ${memory}: want whole MiB; the nearest is ${Math.max(1, Math.round(bytes.value / MIB))}Mi`,
+    );
   return bytes.value;
 }

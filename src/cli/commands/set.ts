@@ -24,7 +24,8 @@ import { modeAnnotations, modeBy, modeSentence } from '../cluster/modes.ts';
 import type { Pod } from '../cluster/objects.ts';
 import { demand, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
-import { jsonText } from '../lib/text.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
+import { coresOfEach, memoryOfEach } from '../lib/split-amounts.ts';
 import {
   COMPUTE_OPTIONS,
   computeChange,
@@ -34,7 +35,7 @@ import {
   percentOption,
   policyOption,
 } from './set-options.ts';
-import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
 
 /** The scheduler decides twice a second. */
 const DECIDED_WITHIN_MS = 5000;
@@ -53,7 +54,11 @@ export const set: Command = {
     'Changes what a tenant or pod has while it runs, what is done when it exceeds that, or how compute is divided.',
   usage: 'TENANT-OR-ID | [NAMESPACE/]POD | --gpu UUID | --all-gpus | --node NODE  OPTIONS',
   options: {
-    'gpu-memory': { short: 'm', value: 'SIZE', help: 'memory on each of its GPUs, whole MiB' },
+    'gpu-memory': {
+      short: 'm',
+      value: 'SIZE',
+      help: 'memory in total over its GPUs, as run has it; whole MiB on each',
+    },
     ...COMPUTE_OPTIONS,
     ...ENFORCEMENT_OPTIONS,
     gpu: { value: 'UUID', help: 'of this machine: the policy of this GPU' },
@@ -72,6 +77,7 @@ export const set: Command = {
     "After shrinking memory below what is in use further allocations fail; nothing is freed. In a cluster the scheduler grants memory where the pod's GPUs have it left, and only users among the webhook's annotationWriters may change pods; every user that may patch a pod can set a stricter mode.",
   takesOperands: true,
   async run(parsed) {
+    formOf(parsed);
     const [name, ...rest] = parsed.operands;
     const ofGpus = text(parsed, 'gpu') !== undefined || flag(parsed, 'all-gpus') || text(parsed, 'node') !== undefined;
     if (rest.length > 0 || (name !== undefined) === ofGpus)
@@ -94,17 +100,24 @@ export const set: Command = {
   },
 };
 
-/** Prints the result as JSON, or as lines for people. */
-function show(parsed: Parsed, result: unknown, lines: readonly string[]): number {
-  console.log(wantsJson(parsed) ? jsonText(result) : lines.join('\n'));
+async function show(parsed: Parsed, result: unknown, lines: readonly string[]): Promise<number> {
+  await print(parsed, result, () => lines);
   return 0;
 }
+
+const computeOfEach = (change: ComputeChange, gpus: number): ComputeChange =>
+  change.coresPercent === undefined ? change : { ...change, coresPercent: coresOfEach(change.coresPercent, gpus) };
 
 async function setTenant(parsed: Parsed, name: string, { compute: change, bytes, mode }: Wanted): Promise<number> {
   if (flag(parsed, 'override')) throw new UsageError('--override: is of a pod in a cluster');
   const folder = stateFolder(parsed);
   const path = `/v1/grants/${encodeURIComponent(name)}`;
-  const body = { ...change, memoryBytes: bytes, enforcement: mode };
+  const { length } = (await demand<GrantAnswer>(folder, 'GET', path)).gpus;
+  const body = {
+    ...computeOfEach(change, length),
+    memoryBytes: bytes && memoryOfEach(text(parsed, 'gpu-memory') ?? '', bytes, length),
+    enforcement: mode,
+  };
   const { id, gpus, compute, enforcement } = await demand<GrantAnswer>(folder, 'PATCH', path, body);
   const amounts = gpus.map((gpu) => {
     const most = gpu.coresLimitPercent === undefined ? '' : `, up to ${gpu.coresLimitPercent} %`;
@@ -164,7 +177,8 @@ async function setPod(
   const { annotations = {}, resourceVersion } = metadata;
   const record = parsePodRequest(annotations[REQUEST_ANNOTATION]);
   if (!record.ok) throw new Refused(`${title} asks for no share of a GPU`);
-  const names = record.value.containers.map((container) => container.name);
+  const gpusOf = new Map(record.value.containers.map((container) => [container.name, container.gpus.length]));
+  const names = [...gpusOf.keys()];
   const only = text(parsed, 'container');
   if (only !== undefined && !names.includes(only))
     throw new UsageError(`-c ${only}: want one of ${names.join(', ')}, which have a share`);
@@ -174,10 +188,20 @@ async function setPod(
   const changes =
     Object.keys(compute).length === 0
       ? undefined
-      : addComputeChange(annotations[COMPUTE_ANNOTATION], containers, compute);
+      : containers.reduce<string | undefined>(
+          (before, one) => addComputeChange(before, [one], computeOfEach(compute, gpusOf.get(one) ?? 1)),
+          annotations[COMPUTE_ANNOTATION],
+        );
   if (bytes !== undefined && !spec.nodeName)
     throw new Refused(`${title} has no node yet: its memory can be changed once it has GPUs`);
-  const sizes = bytes === undefined ? undefined : addMemorySize(annotations[MEMORY_ANNOTATION], containers, bytes);
+  const given = text(parsed, 'gpu-memory') ?? '';
+  const sizes =
+    bytes === undefined
+      ? undefined
+      : containers.reduce<string | undefined>(
+          (before, one) => addMemorySize(before, [one], memoryOfEach(given, bytes, gpusOf.get(one) ?? 1)),
+          annotations[MEMORY_ANNOTATION],
+        );
   const modeChange = mode === undefined ? undefined : modeAnnotations(annotations, mode, flag(parsed, 'override'));
   if (modeChange?.ok === false) throw new Refused(`${title}: ${modeChange.error}`);
   const changed = {

@@ -1,9 +1,17 @@
 // The options that ask for a share of this machine's GPUs, for `run` and for `docker run` and the like, and what they
 // mean.
 import type { GrantBody } from '../../agent/admin-api.ts';
-import { type ComputeChoice, type GpuShare, MOST_MEMORY_BYTES, MOST_WEIGHT, PRIORITIES } from '../../api/request.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
+import {
+  COMPUTE_POLICIES,
+  type ComputeChoice,
+  type GpuShare,
+  MOST_MEMORY_BYTES,
+  MOST_WEIGHT,
+  PRIORITIES,
+} from '../../api/request.ts';
+import { parseWhole } from '../../common/quantity.ts';
 import { choice, flag, type Options, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
+import { coresOfEach, memoryOfEach } from '../lib/split-amounts.ts';
 import { policyOption } from './set-options.ts';
 
 const WHOLE = 'whole';
@@ -21,8 +29,8 @@ export const SHARE_OPTIONS: Options = {
   },
   'gpu-cores-limit': { value: 'PERCENT', help: 'what it may have of each GPU while others leave it idle' },
   gpu: { multiple: true, value: 'UUID', help: 'only on this GPU; may be given several times' },
-  policy: { value: 'POLICY', help: 'how its compute is divided, as set has it' },
-  priority: { value: 'PRIORITY', help: 'normal or high' },
+  policy: { value: 'POLICY', choices: COMPUTE_POLICIES, help: 'how its compute is divided, as set has it' },
+  priority: { value: 'PRIORITY', choices: PRIORITIES, help: 'normal or high' },
   weight: { value: 'N', help: `under the weighted policy, 1 to ${MOST_WEIGHT}` },
   'no-memory-isolation': { help: 'count GPU memory, but refuse no allocation' },
 };
@@ -56,14 +64,8 @@ export function sharesOf(parsed: Parsed): GpuShare[] {
 
 export function equalShares(parsed: Parsed, memory: GpuShare['memory'], gpus: number): GpuShare[] {
   const cores = whole(parsed, 'gpu-cores', gpus, 100 * gpus);
-  if (cores !== undefined && cores % gpus !== 0) {
-    const least = Math.floor(cores / gpus) * gpus;
-    throw new UsageError(
-      `--gpu-cores ${cores} on ${gpus} GPU(s): want a whole percent of each, such as ${least} or ${least + gpus}`,
-    );
-  }
   const coresLimitPercent = whole(parsed, 'gpu-cores-limit', 1, 100);
-  const coresPercent = cores === undefined ? undefined : cores / gpus;
+  const coresPercent = cores === undefined ? undefined : coresOfEach(cores, gpus);
   if (coresLimitPercent !== undefined && coresLimitPercent < (coresPercent ?? Infinity))
     throw new UsageError(
       coresPercent === undefined
@@ -82,10 +84,5 @@ function memoryOf(memory: string, gpus: number): GpuShare['memory'] {
   if (memory === WHOLE) return { kind: 'whole' };
   const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
   if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.error.wrong}; ${total.error.right}, such as 2Gi`);
-  const bytes = total.value / gpus;
-  if (bytes > 0 && bytes % MIB === 0) return { kind: 'bytes', bytes };
-  const nearest = Math.max(1, Math.round(bytes / MIB)) * gpus;
-  throw new UsageError(
-    `--gpu-memory ${memory} on ${gpus} GPU(s): want a whole number of MiB on each; the nearest is ${nearest}Mi`,
-  );
+  return { kind: 'bytes', bytes: memoryOfEach(memory, total.value, gpus) };
 }

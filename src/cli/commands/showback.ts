@@ -1,13 +1,14 @@
-// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV
-// or JSON.
+// `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV,
+// JSON or YAML.
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
 import { type Command, flag, text, UsageError } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/text.ts';
+import { formOf, outputOptions, print } from '../lib/output.ts';
+import { oneLine } from '../lib/text.ts';
 import { columns } from '../output/node-table.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../prometheus/client.ts';
 import { selector } from '../prometheus/container-series.ts';
 import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
-import { formOf, namespaceOption } from './target.ts';
+import { allNamespacesOption, namespaceOption } from './target.ts';
 
 const LONGEST_STEP_SECONDS = 60;
 /** Points of a range that is so short that one minute matters. */
@@ -16,25 +17,26 @@ const LEAST_POINTS = 60;
 export const showback: Command = {
   name: 'showback',
   summary: 'Shows how many GPU-hours each namespace was granted, used and left idle.',
-  usage: '--prometheus URL [--range TIME] [-n NAMESPACE] [-o table|json|csv]',
+  usage: '--prometheus URL [--range TIME] [-n NAMESPACE] [-o table|json|yaml|csv]',
   options: {
-    output: { short: 'o', value: 'FORM', help: 'table (default), json or csv' },
-    json: { help: 'the same as -o json' },
+    ...outputOptions('table (default), json, yaml or csv', ['csv']),
     namespace: namespaceOption('only this one'),
+    'all-namespaces': allNamespacesOption('of all namespaces. The default'),
     recorded: { help: 'from the series of the recording rules: quicker over long ranges' },
     ...PROMETHEUS_OPTIONS,
   },
   notes: 'A GPU-hour is one hour of all the memory, or all the compute, of one GPU.',
   async run(parsed) {
-    const form = formOf(parsed, ['table', 'json', 'csv']);
+    const form = formOf(parsed, ['csv']);
     const prometheus = prometheusOf(parsed, Date.now());
     if (!prometheus) throw new UsageError('--prometheus is missing, and COTENANT_PROMETHEUS names none');
-    const result = await read(prometheus, text(parsed, 'namespace'), flag(parsed, 'recorded'));
+    const namespace = flag(parsed, 'all-namespaces') ? undefined : text(parsed, 'namespace');
+    const result = await read(prometheus, namespace, flag(parsed, 'recorded'));
     const [from, until] = periodOf(prometheus);
-    if (form === 'json') console.log(jsonText({ from, until, ...result }));
+    if (form === 'csv') console.log(csvLines(result).join('\n'));
     else
-      console.log(
-        (form === 'csv' ? csvLines(result) : tableLines(result, `${prometheus.url}, ${from} to ${until}`)).join('\n'),
+      await print(parsed, { from, until, ...result }, () =>
+        tableLines(result, `${prometheus.url}, ${from} to ${until}`),
       );
     return result.shares.length === 0 ? 1 : 0;
   },

@@ -7,16 +7,19 @@ import { MIB } from '../../common/quantity.ts';
 import { demand, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { type Command, choice, UsageError } from '../lib/command.ts';
 import { ENGINES, engineFlags } from '../lib/engine-flags.ts';
-import { jsonText } from '../lib/text.ts';
+import { OUTPUT_OPTIONS, print } from '../lib/output.ts';
 import { columns } from '../output/node-table.ts';
-import { OUTPUT_OPTIONS, wantsJson } from './target.ts';
 
 export const slices: Command = {
   name: 'slices',
   summary: 'Shows the slices of this machine, which containers get with --device cotenant.io/slice=NAME.',
-  usage: '[-o table|json] | NAME --flags ENGINE',
+  usage: '[-o table|json|yaml] | NAME --flags ENGINE',
   options: {
-    flags: { value: 'ENGINE', help: 'print the slice as flags of docker, podman, nerdctl or ctr run' },
+    flags: {
+      value: 'ENGINE',
+      choices: ENGINES,
+      help: 'print the slice as flags of docker, podman, nerdctl or ctr run',
+    },
     ...OUTPUT_OPTIONS,
     ...STATE_OPTION,
   },
@@ -33,13 +36,13 @@ export const slices: Command = {
       return 0;
     }
     const list = await demand<readonly SliceState[]>(folder, 'GET', '/v1/slices');
-    console.log(wantsJson(parsed) ? jsonText(list) : sliceTable(list));
+    await print(parsed, list, () => sliceTable(list));
     return 0;
   },
 };
 
-function sliceTable(list: readonly SliceState[]): string {
-  if (list.length === 0) return 'no slices; write some into the slices file';
+function sliceTable(list: readonly SliceState[]): readonly string[] {
+  if (list.length === 0) return ['no slices; write some into the slices file'];
   const rows = list.map(({ device, gpus, inUse, problem }) => [
     `${SLICE_KIND}=${device}`,
     gpus.map(({ gpuUuid }) => gpuUuid).join(' ') || '-',
@@ -47,5 +50,5 @@ function sliceTable(list: readonly SliceState[]): string {
     gpus[0]?.coresPercent ? `${gpus[0].coresPercent}%` : '-',
     problem ?? (inUse ? 'in use' : 'free'),
   ]);
-  return columns([['DEVICE', 'GPU', 'MIB EACH', 'CORES', 'STATE'], ...rows]).join('\n');
+  return columns([['DEVICE', 'GPU', 'MIB EACH', 'CORES', 'STATE'], ...rows]);
 }

@@ -4,7 +4,7 @@ import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
 import { type Cluster, connect, defaultKubeconfig } from '../cluster/api-client.ts';
 import { STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { choice, flag, type Option, type Options, type Parsed, text, UsageError } from '../lib/command.ts';
+import { type Option, type Options, type Parsed, text, texts, UsageError } from '../lib/command.ts';
 
 export const KUBECONFIG_OPTIONS: Options = {
   kubeconfig: {
@@ -12,19 +12,32 @@ export const KUBECONFIG_OPTIONS: Options = {
     help: "of the cluster (default KUBECONFIG, ~/.kube/config, or a pod's service account)",
   },
   context: { value: 'NAME', help: 'in the kubeconfig (default its current one)' },
+  cluster: { value: 'NAME', help: "of the kubeconfig, in place of the context's" },
+  as: { value: 'USER', help: 'user to act as, as kubectl does' },
+  'as-group': { value: 'GROUP', multiple: true, help: 'with --as: a group of that user; may be given several times' },
+  'request-timeout': { value: 'TIME', help: 'for each request, such as 30s or 1m; 0: none (default 15s)' },
 };
 
 export const WHERE_OPTIONS: Options = {
   ...STATE_OPTION,
-  cluster: { help: 'ask the cluster, also where an agent runs on this machine' },
+  'ask-cluster': { help: 'ask the cluster, also where an agent runs on this machine' },
   ...KUBECONFIG_OPTIONS,
   'system-namespace': { value: 'NAMESPACE', help: 'where Cotenant is installed (default: as in its CSIDriver)' },
 };
 
+export const allNamespacesOption = (help: string): Option => ({ short: 'A', help });
+
 export const namespaceOption = (help: string): Option => ({ short: 'n', value: 'NAMESPACE', help });
 
 /** Options that select a cluster: with one of them the command does not ask this machine's agent. */
-const CLUSTER_ONLY = ['cluster', 'kubeconfig', 'context', 'namespace', 'node', 'system-namespace'];
+const CLUSTER_ONLY = [
+  'ask-cluster',
+  ...Object.keys(KUBECONFIG_OPTIONS),
+  'namespace',
+  'all-namespaces',
+  'node',
+  'system-namespace',
+];
 
 type Surroundings = {
   /** Started as a plugin of kubectl. */
@@ -69,8 +82,25 @@ export async function clusterOf(parsed: Parsed, both: readonly string[] = []): P
   return namedCluster(parsed);
 }
 
-export const namedCluster = (parsed: Parsed): Promise<Cluster> =>
-  connect(text(parsed, 'kubeconfig'), text(parsed, 'context'));
+export function namedCluster(parsed: Parsed): Promise<Cluster> {
+  const [user, groups] = [text(parsed, 'as'), texts(parsed, 'as-group')];
+  if (user === undefined && groups.length > 0) throw new UsageError('--as-group: needs --as USER');
+  return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'), {
+    cluster: text(parsed, 'cluster'),
+    ...(user !== undefined && { as: { user, groups } }),
+    timeoutMs: requestTimeout(text(parsed, 'request-timeout')),
+  });
+}
+
+const UNITS_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
+
+/** As kubectl reads it: a number alone is seconds, 0 waits for ever. */
+function requestTimeout(given: string | undefined): number | undefined {
+  if (given === undefined) return undefined;
+  const [, count, unit = 's'] = /^(\d{1,9})(ms|s|m|h)?$/.exec(given) ?? [];
+  if (count === undefined) throw new UsageError(`--request-timeout ${given}: want a time such as 30s, 1m or 0`);
+  return Number(count) * (UNITS_MS[unit] ?? 0);
+}
 
 /** Names of Kubernetes' objects (RFC 1123). */
 const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
@@ -91,18 +121,3 @@ export function podNamed<U extends string | undefined>(
 }
 
 export const systemOf = (parsed: Parsed): string | undefined => text(parsed, 'system-namespace');
-
-export const OUTPUT_OPTIONS: Options = {
-  output: { short: 'o', value: 'FORM', help: 'table (default) or json' },
-  json: { help: 'the same as -o json' },
-};
-
-/** Of one of these forms, `table` unless another is asked for. */
-export function formOf<const T extends string>(parsed: Parsed, forms: readonly T[]): T | 'table' | 'json' {
-  const form = choice(parsed, 'output', forms);
-  if (!flag(parsed, 'json')) return form ?? 'table';
-  if (form !== undefined && form !== 'json') throw new UsageError(`-o ${form} and --json: want one of them`);
-  return 'json';
-}
-
-export const wantsJson = (parsed: Parsed): boolean => formOf(parsed, ['table', 'json']) === 'json';

@@ -3,16 +3,16 @@
 import { rulesOf } from '../../../webhook/config.ts';
 import type { Template } from '../../request/rules/namespace-rules.ts';
 import { type Command, text, UsageError } from '../lib/command.ts';
-import { jsonText } from '../lib/text.ts';
+import { OUTPUT_OPTIONS, print } from '../lib/output.ts';
 import { readConfiguration } from '../lib/webhook-configuration.ts';
-import { namespaceOption, OUTPUT_OPTIONS, wantsJson } from './target.ts';
+import { namespaceOption } from './target.ts';
 
 export const HEAD = ['TEMPLATE', 'GPUS', 'MEMORY', 'CORES'] as const;
 
 export const templates: Command = {
   name: 'templates',
   summary: 'Lists the templates that pods of a namespace may name, with their sizes.',
-  usage: '--config FILE [-n NAMESPACE] [-o table|json]',
+  usage: '--config FILE [-n NAMESPACE] [-o table|json|yaml]',
   options: {
     ...OUTPUT_OPTIONS,
     config: { short: 'c', value: 'FILE', help: "the webhook's settings or their ConfigMap; - is standard input" },
@@ -22,7 +22,7 @@ export const templates: Command = {
     const file = text(parsed, 'config');
     if (file === undefined) throw new UsageError('want --config FILE, such as the ConfigMap of the webhook');
     const known = rulesOf(readConfiguration(file), text(parsed, 'namespace')).templates;
-    console.log(wantsJson(parsed) ? jsonText(Object.fromEntries(known)) : templateLines(known).join('\n'));
+    await print(parsed, Object.fromEntries(known), () => templateLines(known));
     return 0;
   },
 };

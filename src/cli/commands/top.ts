@@ -18,7 +18,7 @@ export const top: Command = {
   summary: 'Shows GPUs, the containers that use them and their grants, refreshed every second.',
   usage: '[--sort gpu|memory|sm|name] [--processes]',
   options: {
-    sort: { value: 'KEY', help: 'order: gpu (default), memory, sm or name' },
+    sort: { value: 'KEY', choices: SORTS, help: 'order: gpu (default), memory, sm or name' },
     processes: { help: 'show single processes below each container' },
     ...STATE_OPTION,
   },

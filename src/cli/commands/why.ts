@@ -5,8 +5,9 @@ import { readPod } from '../cluster/collect.ts';
 import { explain, explanationLines } from '../cluster/explain-pod.ts';
 import { ask, bodyOf, stateFolder } from '../lib/agent-client.ts';
 import { type Command, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
-import { jsonText, oneLine } from '../lib/text.ts';
-import { clusterOf, namespaceOption, OUTPUT_OPTIONS, podNamed, systemOf, WHERE_OPTIONS, wantsJson } from './target.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
+import { oneLine } from '../lib/text.ts';
+import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
 
 export const why: Command = {
   name: 'why',
@@ -21,6 +22,7 @@ export const why: Command = {
   notes: 'Without an agent on this machine, or with an option of a cluster, it asks the cluster; it only ever reads.',
   takesOperands: true,
   async run(parsed) {
+    formOf(parsed);
     const [name, ...rest] = parsed.operands;
     if (name === undefined || rest.length > 0) throw new UsageError('want one pod, or one tenant by name or id');
     const cluster = await clusterOf(parsed);
@@ -31,7 +33,7 @@ export const why: Command = {
 async function whyPod(cluster: Cluster, parsed: Parsed, pod: string): Promise<number> {
   const { namespace, name } = podNamed(pod, text(parsed, 'namespace'), cluster.namespace);
   const explanation = explain(await readPod(cluster, namespace, name, systemOf(parsed)), Date.now());
-  console.log(wantsJson(parsed) ? jsonText(explanation) : explanationLines(explanation).join('\n'));
+  await print(parsed, explanation, () => explanationLines(explanation));
   return explanation.state === 'absent' ? 1 : 0;
 }
 
@@ -45,6 +47,6 @@ async function whyTenant(parsed: Parsed, name: string): Promise<number> {
     (record) =>
       `${new Date(record.atMs).toISOString()} ${oneLine(`${record.action}: ${record.message} (${resultText(record)})`)}`,
   );
-  console.log(wantsJson(parsed) ? jsonText(records) : lines.join('\n') || `no action is recorded on ${name}`);
+  await print(parsed, records, () => (lines.length > 0 ? lines : [`no action is recorded on ${name}`]));
   return 0;
 }

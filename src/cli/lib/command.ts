@@ -1,12 +1,15 @@
 // The type of a CLI command, and the parsing of its arguments: options, usage texts, exit codes. Each command is in its
 // own file.
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+import { nearNames } from './near.ts';
 
 /** Takes a value where `value` names it in the usage text; else it is a switch. */
 export type Option = {
   readonly short?: string;
   readonly multiple?: boolean;
   readonly value?: string;
+  /** Values that shells complete. */
+  readonly choices?: readonly string[];
   readonly help: string;
 };
 export type Options = Readonly<Record<string, Option>>;
@@ -27,8 +30,8 @@ export type Command = {
   readonly parse?: ((args: readonly string[]) => Parsed | 'help') | undefined;
   /** Takes arguments besides its options. */
   readonly takesOperands?: true;
-  /** Exit code. */
-  run(parsed: Parsed): Promise<number>;
+  /** Exit code. `all`: every command of the program. */
+  run(parsed: Parsed, all: () => Promise<readonly Command[]>): Promise<number>;
 };
 
 /** An error that the user can fix; shown without a stack. */
@@ -37,7 +40,7 @@ export class UsageError extends Error {}
 /** What was asked for was refused or does not exist: exit code 1, shown without a stack. */
 export class Refused extends Error {}
 
-const HELP: Option = { short: 'h', help: 'show this' };
+export const HELP: Option = { short: 'h', help: 'show this' };
 
 export function usageOf(command: Command): string {
   const rows = Object.entries({ ...command.options, help: HELP }).map(([name, option]) => {
@@ -63,7 +66,8 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
     if (values.help) return 'help';
     parsed = { values: values as Parsed['values'], operands: positionals };
   } catch (error) {
-    const { message } = error as Error;
+    const { code, message } = error as NodeJS.ErrnoException;
+    if (code === 'ERR_PARSE_ARGS_UNKNOWN_OPTION') throw new UsageError(unknownOption(command, message));
     const [, option] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
     throw new UsageError(
       option === undefined
@@ -74,6 +78,13 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
   if (parsed.operands.length > 0 && !command.takesOperands)
     throw new UsageError(`unexpected argument: ${parsed.operands.join(' ')}`);
   return parsed;
+}
+
+function unknownOption({ name, options }: Command, message: string): string {
+  const [, given = ''] = /'(-[^']*)'/.exec(message) ?? [];
+  const near = nearNames(given.replace(/^-+/, ''), Object.keys(options)).map((one) => `--${one}`);
+  const remedy = near.length > 0 ? `did you mean ${anyOf(near)}?` : `cotenant ${name} --help lists its options`;
+  return `${name} has no option ${given}; ${remedy}`;
 }
 
 export function text(parsed: Parsed, name: string): string | undefined {

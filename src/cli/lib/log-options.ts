@@ -3,8 +3,12 @@ import { createLogger, LOG_FORMATS, LOG_LEVELS, type RootLogger } from '../../co
 import { choice, type Options, type Parsed } from './command.ts';
 
 export const LOG_OPTIONS = {
-  'log-format': { value: 'FORMAT', help: 'of the log on standard error: text (default) or json' },
-  'log-level': { value: 'LEVEL', help: 'least level that is logged: debug, info (default), warn or error' },
+  'log-format': { value: 'FORMAT', choices: LOG_FORMATS, help: 'of the log on standard error: text (default) or json' },
+  'log-level': {
+    value: 'LEVEL',
+    choices: LOG_LEVELS,
+    help: 'least level that is logged: debug, info (default), warn or error',
+  },
 } satisfies Options;
 
 export type LogSettings = Readonly<{

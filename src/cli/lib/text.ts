@@ -24,11 +24,25 @@ export const oneLine = (text: string, most = 1000): string => clipped(text.repla
 export const oneCell = (text: string, most = 400): string => clipped(text.replace(UNPRINTABLE, ' '), most);
 
 /** JSON for people and programs. Its own escapes leave control characters above 126 as they are. */
-export const jsonText = (value: unknown): string =>
-  JSON.stringify(value, null, 2).replace(/(?!\n)[\p{Cc}\p{Cf}]/gu, (character) => {
+export const jsonText = (value: unknown): string => escaped(JSON.stringify(value, null, 2));
+
+const escaped = (text: string): string =>
+  text.replace(/(?!\n)[\p{Cc}\p{Cf}]/gu, (character) => {
     const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));
     return units.map((unit) => `\\u${unit.toString(16).padStart(4, '0')}`).join('');
   });
+
+/** YAML for people and programs: a text with a control character is quoted, and the character escaped. */
+export async function yamlText(value: unknown): Promise<string> {
+  const { Document, visit } = await import('yaml');
+  const document = new Document(value);
+  visit(document, {
+    Scalar(_, node) {
+      if (typeof node.value === 'string' && /[\p{Cc}\p{Cf}]/u.test(node.value)) node.type = 'QUOTE_DOUBLE';
+    },
+  });
+  return escaped(document.toString({ lineWidth: 0, doubleQuotedMinMultiLineLength: Number.MAX_SAFE_INTEGER }));
+}
 
 export function amount(memory: MemoryAmount): string {
   switch (memory.kind) {

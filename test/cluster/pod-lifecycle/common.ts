@@ -38,7 +38,7 @@ export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: nu
 
 const runCotenant = (bed: Bed, args: readonly string[]) => {
   const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
-  return bed.namespaces.run([process.execPath, MAIN, ...args, '--cluster'], { env });
+  return bed.namespaces.run([process.execPath, MAIN, ...args, '--ask-cluster'], { env });
 };
 
 /** Output of a `cotenant` command on the cluster, run as an administrator. */

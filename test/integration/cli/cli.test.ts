@@ -37,6 +37,7 @@ const COMMANDS = [
   'webhook',
   'scheduler',
   'uninstall-check',
+  'completion',
   'demo',
 ];
 
@@ -57,7 +58,10 @@ test('help is there for the binary and for each command, and names every option'
 
 const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = [
   [['frobnicate'], /^cotenant: no command frobnicate; there are run, docker, /],
-  [['inspect', '--jsn'], /^cotenant: Unknown option '--jsn'/],
+  [['inspcet'], /^cotenant: no command inspcet; did you mean inspect\?$/m],
+  [['inspect', '--jsn'], /^cotenant: inspect has no option --jsn; did you mean --json\?$/m],
+  [['set', 'one', '--memory', '2Gi'], /^cotenant: set has no option --memory; did you mean --gpu-memory\?$/m],
+  [['get', '-x'], /^cotenant: get has no option -x; cotenant get --help lists its options$/m],
   [
     ['inspect', '--state', '/nonexistent'],
     /^cotenant: no agent answers at \/nonexistent\/agent\.sock \(ENOENT\); start one with "cotenant agent", or name its folder with --state/,
@@ -72,11 +76,21 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['run', '--gpu-memory', '1Gi', '--gpu-cores', '101', '--', 'true'], /^cotenant: --gpu-cores 101: want 1 to 100/],
   [['run', '--gpu-memory', '1Gi', '--gpus', '0', '--', 'true'], /^cotenant: --gpus 0: want 1 to 16/],
   [['why'], /^cotenant: want one pod, or one tenant by name or id/],
-  [['why', 'a/b/c', '--cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
+  [['why', 'a/b/c', '--ask-cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
   [['inspect', 'node-1'], /^cotenant: unexpected argument: node-1$/m],
   [['top', '--sort', 'size'], /^cotenant: --sort size: want gpu, memory, sm or name/],
-  [['inspect', '-o', 'yaml'], /^cotenant: --output yaml: want table or json/],
+  [['inspect', '-o', 'xml'], /^cotenant: --output xml: want table, json or yaml$/m],
+  [['set', 'one', '-m', '1Gi', '-o', 'xml'], /^cotenant: --output xml: want table, json or yaml$/m],
+  [['get', '--as-group', 'ops', '--kubeconfig', KUBECONFIG], /^cotenant: --as-group: needs --as USER$/m],
+  [
+    ['get', '--request-timeout', 'soon', '--kubeconfig', KUBECONFIG],
+    /^cotenant: --request-timeout soon: want a time such as 30s, 1m or 0$/m,
+  ],
+  [
+    ['get', '--cluster', 'other', '--kubeconfig', KUBECONFIG],
+    /^cotenant: .*kubeconfig.json: no cluster other; there are /,
+  ],
   [['inspect', '-o', 'table', '--json'], /^cotenant: -o table and --json: want one of them/],
   [
     ['inspect', '--state', '/tmp', '--node', 'n'],
@@ -101,7 +115,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['set', 'one', '--weight', '0'], /^cotenant: --weight 0: want 1 to 1000/],
   [['set', 'one', '--priority', 'low'], /^cotenant: --priority low: want normal or high/],
   [['set', '--gpu', 'GPU-0', '--policy', '4', '--kubeconfig', KUBECONFIG], /^cotenant: of a cluster want --node/],
-  [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB/],
+  [['set', 'one', '--gpu-memory', '1500Ki'], /^cotenant: --gpu-memory 1500Ki: want whole MiB; the nearest is 1Mi$/m],
   [['set', 'one', '--enforcement', 'lax'], /^cotenant: --enforcement lax: want off, report, enforce or default/],
   [['set', 'one', '--override', '--weight', '2'], /^cotenant: --override needs --enforcement/],
   [

@@ -1,5 +1,7 @@
 import { join } from 'node:path';
 import test from 'ava';
+import { parse } from 'yaml';
+import type { GrantAnswer } from '../../../src/agent/admin-api.ts';
 import { OUT_OF_MEMORY } from '../../support/native/client.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../support/native/node.ts';
 import { runTenant, startAgent, tell } from '../../support/product/agent.ts';
@@ -46,7 +48,7 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
 
   const tooMuch = set('one', '--gpu-memory', '100Gi');
   t.is(tooMuch.code, 1);
-  t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ bytes left for it, but 107374182400 are requested$/m);
+  t.regex(tooMuch.err, /^cotenant: GPU-\S+ has \d+ MiB left for it, but 102400 MiB are requested$/m);
   const missing = set('absent', '--gpu-memory', '1Gi');
   t.is(missing.code, 1);
   t.is(missing.err, 'cotenant: no grant absent on this node\n');
@@ -74,6 +76,26 @@ test('set and why take the name of a tenant that no sample has shown yet', async
   const missing = cotenant('why', 'absent', '--state', agent.state);
   t.deepEqual([missing.code, missing.out], [1, '']);
   t.regex(missing.err, /^cotenant: no tenant absent on this node/);
+});
+test('set and run both take totals over the GPUs of a tenant', async (t) => {
+  const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
+  const tenant = runTenant(t, node, agent, ['-m', '2Gi', '-n', '2', '--gpu-cores', '40', '--name', 'two'], [CLIENT]);
+  await tell(tenant, 'init');
+  const set = (...args: string[]) => cotenant('set', 'two', ...args, '--state', agent.state);
+  const same = set('-m', '2Gi', '--gpu-cores', '40', '-o', 'yaml');
+  t.is(same.code, 0, same.err);
+  const { gpus } = parse(same.out) as GrantAnswer;
+  t.deepEqual(
+    gpus.map(({ memoryBytes, coresPercent }) => [memoryBytes / MIB, coresPercent]),
+    [
+      [1024, 20],
+      [1024, 20],
+    ],
+  );
+  t.regex(set('-m', '2049Mi').err, /^cotenant: --gpu-memory 2049Mi on 2 GPU\(s\): .* the nearest is 2050Mi$/m);
+  t.regex(set('--gpu-cores', '41').err, /^cotenant: --gpu-cores 41 on 2 GPU\(s\): .* such as 40 or 42$/m);
+  t.regex(set('--gpu-cores', '202').err, /^cotenant: --gpu-cores 202 on 2 GPU\(s\): want at most 200$/m);
 });
 test('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');

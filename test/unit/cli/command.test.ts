@@ -1,6 +1,7 @@
 // Arguments to values: what is taken, what is refused in words, and what the usage says.
 import test from 'ava';
 import fc from 'fast-check';
+import { parse as readYaml } from 'yaml';
 import { run } from '../../../src/cli/commands/run.ts';
 import { sharesOf } from '../../../src/cli/commands/share-options.ts';
 import {
@@ -15,6 +16,8 @@ import {
   usageOf,
   whole,
 } from '../../../src/cli/lib/command.ts';
+import { nearNames } from '../../../src/cli/lib/near.ts';
+import { jsonText, yamlText } from '../../../src/cli/lib/text.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 
 const command: Command = {
@@ -83,12 +86,40 @@ test('help is asked for in two ways, wherever it stands before the command', (t)
 
 test('a mistake is reported as a usage error', (t) => {
   const cases: [args: string[], message: RegExp][] = [
-    [['--sizes', '1'], /'--sizes'/],
-    [['-x'], /'-x'/],
+    [['--sizes', '1'], /--sizes/],
+    [['-x'], /-x/],
     [['--size'], /--size/],
     [['--quiet=yes'], /--quiet/],
   ];
   for (const [args, message] of cases) t.throws(() => parse(command, args), { instanceOf: UsageError, message });
+});
+
+test('a mistyped option is answered with the nearest ones', (t) => {
+  const cases: [args: string[], message: string][] = [
+    [['--sizes', '1'], 'try has no option --sizes; did you mean --size?'],
+    [['--gpus', 'x'], 'try has no option --gpus; did you mean --gpu?'],
+    [['--queit'], 'try has no option --queit; did you mean --quiet?'],
+    [['--frob=1'], 'try has no option --frob; cotenant try --help lists its options'],
+    [['-x'], 'try has no option -x; cotenant try --help lists its options'],
+  ];
+  for (const [args, message] of cases) t.throws(() => parse(command, args), { instanceOf: UsageError, message });
+  t.deepEqual(nearNames('memory', ['gpu', 'gpu-memory', 'name']), ['gpu-memory']);
+  t.deepEqual(nearNames('gpu-core', ['gpu-cores-limit', 'gpu-cores', 'gpus']), ['gpu-cores']);
+  t.deepEqual(nearNames('st', ['set', 'top', 'run', 'get']), ['set']);
+  t.deepEqual(nearNames('', ['set', 'top']), []);
+});
+
+test('YAML and JSON carry the same value, and no control character', async (t) => {
+  const value = {
+    a: [1, null, true],
+    b: 'x\u001b[31m\u009b',
+    c: 'two\nlines and ever so long that it would be folded',
+    d: 'yes',
+  };
+  const yaml = await yamlText(value);
+  t.deepEqual(readYaml(yaml), value);
+  t.notRegex(yaml.replaceAll('\n', ''), /\p{Cc}/u);
+  t.deepEqual(JSON.parse(jsonText(value)), value);
 });
 
 test('the usage names every option with its letter, its value and its purpose', (t) => {

@@ -75,6 +75,9 @@ const REFUSED: readonly (readonly [args: readonly string[], says: RegExp])[] = [
 ];
 for (const [args, says] of REFUSED) {
   test(`refused before an engine starts: ${args.join(' ')}`, async (t) => {
-    await t.throwsAsync(docker.run(parsed('run', ...args)), { message: says });
+    await t.throwsAsync(
+      docker.run(parsed('run', ...args), async () => []),
+      { message: says },
+    );
   });
 }
