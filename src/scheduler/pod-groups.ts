@@ -1,11 +1,13 @@
 // The size of a group that a PodGroup of Kubernetes describes (scheduling.k8s.io; feature gate GenericWorkload), read when
 // a pod that names one is filtered or bound; and which pods of a namespace are there to be bound.
-import { field, listAt, textAt } from '../common/json.ts';
+import { REQUEST_ANNOTATION } from '../api/names.ts';
+import { field, textAt } from '../common/json.ts';
 import type { Logger } from '../common/logger.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError, unlessMissing } from '../kube/api-error.ts';
-import { callApi, pathOf } from '../kube/call.ts';
+import { ANSWER_MS, callApi, getStream, pathOf } from '../kube/call.ts';
 import type { ApiConfig } from '../kube/config.ts';
+import { createItemReader } from '../kube/json-stream.ts';
 import { isGangSize } from '../placement/gang.ts';
 import type { PodAspects } from './filter-and-score.ts';
 
@@ -19,6 +21,8 @@ const VERSIONS = ['v1beta1', 'v1alpha2'];
 /** A policy cannot change, but an object of the same name can be created anew. */
 const KEPT_MS = 60_000;
 const MOST_KEPT = 1000;
+/** Of a list, in objects. */
+const PAGE = '500';
 
 type Known = { readonly size: unknown; readonly atMs: number };
 
@@ -60,16 +64,27 @@ export function createPodGroups(config: ApiConfig, now: () => number = () => per
   };
 }
 
-/** Reads UIDs of a namespace's pods that are neither bound nor being deleted; undefined: it cannot. */
+/**
+ * Reads UIDs of a namespace's pods that ask for shares and are neither bound nor being deleted; undefined: it cannot, or
+ * not in time. Keeps the UIDs alone, however many pods there are.
+ */
 export const unboundPodsOf =
-  (config: ApiConfig, logger: Logger) =>
+  (config: ApiConfig, logger: Logger, withinMs = ANSWER_MS) =>
   async (namespace: string): Promise<ReadonlySet<string> | undefined> => {
+    const there = new Set<string>();
+    const late = AbortSignal.timeout(withinMs);
+    let from: string | undefined;
     try {
-      const query = { fieldSelector: 'spec.nodeName=' };
-      const pods = await callApi<unknown>(config, { method: 'GET', path: pathOf(namespace, 'pods'), query });
-      const metadata = listAt(pods, 'items').map((pod) => field(pod, 'metadata'));
-      const there = metadata.filter((one) => field(one, 'deletionTimestamp') === undefined);
-      return new Set(there.map((one) => textAt(one, 'uid') ?? ''));
+      do {
+        const query = { fieldSelector: 'spec.nodeName=', limit: PAGE, ...(from !== undefined && { continue: from }) };
+        const reader = createItemReader((pod) => {
+          const metadata = field(pod, 'metadata');
+          if (field(metadata, 'deletionTimestamp') === undefined) there.add(textAt(metadata, 'uid') ?? '');
+        }, REQUEST_ANNOTATION);
+        for await (const piece of await getStream(config, pathOf(namespace, 'pods'), query, late)) reader.push(piece);
+        from = textAt(field(reader.end(), 'metadata'), 'continue') || undefined;
+      } while (from !== undefined);
+      return there;
     } catch (error) {
       logger.warn(`the pods of a group in namespace ${namespace} cannot be listed: ${describeApiError(error)}`);
       return undefined;
