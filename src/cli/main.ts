@@ -30,6 +30,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   webhook: async () => (await import('./daemons/webhook.ts')).webhook,
   scheduler: async () => (await import('./daemons/scheduler.ts')).scheduler,
   'uninstall-check': async () => (await import('./commands/uninstall-check.ts')).uninstallCheck,
+  doctor: async () => (await import('./commands/doctor.ts')).doctor,
   completion: async () => (await import('./commands/completion.ts')).completion,
   demo: async () => (await import('./demo/demo.ts')).demo,
 };

@@ -31,7 +31,7 @@ export const LAYERS: readonly (readonly string[])[] = [
   ['webhook', 'src/scheduler', 'src/agent'],
   ['src/cli/lib'],
   ['src/cli/cluster', 'src/cli/prometheus'],
-  ['src/cli/output'],
+  ['src/cli/output', 'src/cli/doctor'],
   ['src/cli/commands', 'src/cli/demo', 'src/cli/daemons'],
   ['src/cli'],
   ['dashboards/lib'],

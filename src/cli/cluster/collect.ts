@@ -69,10 +69,10 @@ async function readNodes(cluster: Cluster, name: string | undefined, notes: stri
  * Pods of a component of Cotenant. Any user can set the labels, so only pods in the namespace of Cotenant count, which
  * the CSIDriver records, or `system` names.
  */
-async function listParts(
+export async function listParts(
   cluster: Cluster,
   system: string | undefined,
-  component: 'agent' | 'scheduler',
+  component: 'agent' | 'webhook' | 'scheduler',
   node?: string,
 ): Promise<Got<readonly Pod[]>> {
   let namespace = system;

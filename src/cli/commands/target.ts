@@ -58,17 +58,29 @@ export function chooseWhere(options: readonly string[], around: Surroundings): '
   return around.clusterConfigured ? 'cluster' : 'nowhere';
 }
 
-/** The cluster to ask; undefined: the agent of this machine. `both`: options that apply to either. */
-export async function clusterOf(parsed: Parsed, both: readonly string[] = []): Promise<Cluster | undefined> {
+const isPlugin = (): boolean => basename(process.argv[1] ?? '') === 'kubectl-cotenant';
+
+function optionsOfCluster(parsed: Parsed, both: readonly string[] = []): readonly string[] {
   const options = CLUSTER_ONLY.filter((name) => !both.includes(name)).filter(
     (name) => parsed.values[name] !== undefined && parsed.values[name] !== false,
   );
-  const socket = join(stateFolder(parsed), SOCKET_NAME);
-  if (options.length > 0 && text(parsed, 'state') !== undefined) {
+  if (options.length > 0 && text(parsed, 'state') !== undefined)
     throw new UsageError(`--state names an agent of this machine, --${options[0]} a cluster: want one of them`);
-  }
+  return options;
+}
+
+/** The cluster that an option or kubectl chooses; undefined: this machine, whatever else is configured. */
+export async function chosenCluster(parsed: Parsed): Promise<Cluster | undefined> {
+  const isChosen = optionsOfCluster(parsed).length > 0 || (isPlugin() && text(parsed, 'state') === undefined);
+  return isChosen ? namedCluster(parsed) : undefined;
+}
+
+/** The cluster to ask; undefined: the agent of this machine. `both`: options that apply to either. */
+export async function clusterOf(parsed: Parsed, both: readonly string[] = []): Promise<Cluster | undefined> {
+  const options = optionsOfCluster(parsed, both);
+  const socket = join(stateFolder(parsed), SOCKET_NAME);
   const where = chooseWhere(options, {
-    plugin: basename(process.argv[1] ?? '') === 'kubectl-cotenant',
+    plugin: isPlugin(),
     stateNamed: text(parsed, 'state') !== undefined,
     agentHere: process.env.COTENANT_STATE !== undefined || existsSync(socket),
     clusterConfigured: defaultKubeconfig() !== undefined,

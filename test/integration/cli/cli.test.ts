@@ -37,6 +37,7 @@ const COMMANDS = [
   'webhook',
   'scheduler',
   'uninstall-check',
+  'doctor',
   'completion',
   'demo',
 ];
