@@ -68,6 +68,14 @@ export const AGENT_ALERTS: readonly Alert[] = [
     description:
       'The agent does not publish their volumes (result: {{ $labels.result }}). The FailedMount Events of these pods have the reason.',
   })),
+  alert('CotenantAgentDisconnected', 'warning', 'agent', ({ agentDisconnected }) => ({
+    expr: `${select('cotenant_agent_connected')} == 0 and ${SEEING}`,
+    lasts: agentDisconnected.lasts,
+    summary:
+      'The agent on {{ $labels.instance }} is not connected to {{ if eq $labels.to "api" }}the API server{{ else if eq $labels.to "csi" }}the kubelet{{ else }}the container runtime{{ end }}.',
+    description:
+      '{{ if eq $labels.to "api" }}It acts by what it knew of its pods before, and writes no Events{{ else if eq $labels.to "csi" }}Pods with a GPU share neither start nor end there{{ else }}Containers that start there get no GPUs, or wait for the agent where the runtime can require it{{ end }}.',
+  })),
   // A reminder: `report` is meant for the first week.
   alert('CotenantNotEnforcing', 'info', 'node', ({ notEnforcing }) => ({
     expr: `${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1`,

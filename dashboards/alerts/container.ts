@@ -17,6 +17,12 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
     description: `It uses {{ $value | humanizePercentage }} of its grant on ${GPU}. Its next allocation may fail with out of memory.`,
   })),
   // By the agent's own verdict, tolerance included, as for Events and stops.
+  alert('CotenantGrantOfGonePod', 'warning', 'container', ({ podGone: { seconds } }) => ({
+    expr: `(time() - ${select('cotenant_container_pod_gone_timestamp_seconds')} > ${seconds}) and ${SEEING}`,
+    summary: `${CONTAINER}: its pod is gone, and its grant is still held on {{ $labels.instance }}.`,
+    description:
+      'The pod has been gone from the API server for {{ $value | humanizeDuration }}, and the kubelet has not unpublished its volume: its containers may still run. No other pod gets its part of the GPU.',
+  })),
   alert('CotenantContainerOverLimit', 'warning', 'container', ({ overLimit }) => ({
     expr: `(${USED} / ${LIMIT} and ${OVER}) and ${SEEING}`,
     lasts: overLimit.for,

@@ -33,6 +33,10 @@ export const CONFIGURATION = {
   utilizationGaps: { within: '15m', lasts: '15m' },
   seriesDropped: { within: '10m' },
   volumesNotPublished: { within: '5m', lasts: '10m' },
+  /** Longer than a restart of the kubelet, of the runtime or of an API server takes. */
+  agentDisconnected: { lasts: '5m' },
+  /** Longer than a kubelet takes to end a pod and unpublish its volume. */
+  podGone: { seconds: 300 },
   notEnforcing: { lasts: '1h' },
   /** A weaker mode for debugging one container is usually over by then, or was forgotten. */
   notEnforced: { lasts: '24h', within: '15m' },

@@ -23,7 +23,7 @@ import type { PodNode } from './kubelet/start.ts';
 import type { Driver } from './os/driver-handle.ts';
 import type { AbandonedCounts } from './os/helper-process.ts';
 import type { Sample } from './sampling/sample.ts';
-import type { NameOf, Snapshot } from './snapshot/snapshot.ts';
+import type { Connections, NameOf, Snapshot } from './snapshot/snapshot.ts';
 
 export type NodeEvents = {
   /** A new snapshot is published. */
@@ -77,6 +77,9 @@ export type NodeInputs = {
   readonly assignments?: Assignments | undefined;
   /** Absent: no pod is evicted, whatever the settings say. */
   readonly evict?: EvictCall | undefined;
+  readonly connections: () => Connections;
+  /** Since when the pod is gone from the API server; undefined: it is not. */
+  readonly podGoneSinceMs?: ((podUid: string) => number | undefined) | undefined;
   /** Volumes of pods; absent: this agent serves no pods. */
   readonly volumes?: Volumes | undefined;
   /** Writes the reason into the termination message of a container that is about to be stopped. */

@@ -270,12 +270,14 @@ function createPublication({ configuration, inputs, events, parts, publishes }: 
             samplersAbandoned: samplers.abandoned,
             failures: failures.totals(),
             publishes: Object.fromEntries(publishes) as SelfSnapshot['publishes'],
+            connections: inputs.connections(),
           },
           nameOf: parts.nameOf,
           newestOf: parts.containers.newest,
           compute: { stateOf, ofGpu: parts.shares.ofGpu },
           fencesOf: checks.fencesOf,
           faultOf: faults.of,
+          ...(inputs.podGoneSinceMs && { podGoneSinceMs: inputs.podGoneSinceMs }),
         }),
       );
       if (records.length > 0) events.emit('actions', records);

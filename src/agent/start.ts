@@ -26,7 +26,7 @@ import { createDriver, type Driver } from './os/driver-handle.ts';
 import { type SamplerHandle, startSampler } from './sampling/sampler-process.ts';
 import { createRecorder } from './snapshot/history.ts';
 import { serveSnapshots } from './snapshot/ipc/server.ts';
-import type { NameOf } from './snapshot/snapshot.ts';
+import type { Connections, NameOf } from './snapshot/snapshot.ts';
 import { createLocalSource, type LocalSource } from './snapshot/source.ts';
 
 export type Agent = {
@@ -46,6 +46,9 @@ export type AgentCluster = Cluster & {
   readonly deviceUuids: () => DeviceUuids;
   readonly review: ReviewCall;
   readonly evict: EvictCall;
+  /** The API server answered the last list or watch. */
+  readonly connected: () => boolean;
+  readonly podGoneSinceMs: (podUid: string) => number | undefined;
   /** Write Events for pods. */
   reportActions(records: readonly ActionRecord[]): void;
   reportRefused(change: RefusedChange): void;
@@ -131,7 +134,12 @@ async function followAllocations(
   });
 }
 
-type NodeNeeds = { readonly native: Native; readonly driver: Driver; readonly assignments: Assignments | undefined };
+type NodeNeeds = {
+  readonly native: Native;
+  readonly driver: Driver;
+  readonly assignments: Assignments | undefined;
+  readonly connections: () => Connections;
+};
 
 async function createNode(configuration: AgentConfiguration, inputs: AgentInputs, needs: NodeNeeds): Promise<Node> {
   const { kubernetes } = configuration;
@@ -146,6 +154,8 @@ async function createNode(configuration: AgentConfiguration, inputs: AgentInputs
     nameOf: cluster?.nameOf ?? NO_NAMES,
     assignments: needs.assignments,
     evict: cluster?.evict,
+    connections: needs.connections,
+    podGoneSinceMs: cluster?.podGoneSinceMs,
     volumes,
     writeReason: createTerminationMessages(kubernetes.kubeletRoot, log.component('enforcer')),
   });
@@ -226,7 +236,10 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
   const driver = createDriver();
   const assignments = await followAllocations(configuration, inputs);
   opened.defer(() => assignments?.close());
-  const node = await createNode(configuration, inputs, { native, driver, assignments });
+  let services: PodServices | undefined;
+  const { cluster } = inputs;
+  const connections = () => ({ ...(cluster && { api: cluster.connected() }), ...services?.connections() });
+  const node = await createNode(configuration, inputs, { native, driver, assignments, connections });
   opened.defer(() => node.close());
 
   const self = selfMetrics();
@@ -247,7 +260,7 @@ export async function startAgent(configuration: AgentConfiguration, inputs: Agen
   let sampler: SamplerHandle | undefined;
   opened.defer(() => sampler?.close());
   // Before the driver is read: pods can end without a driver.
-  const services = await startServices(configuration, inputs, node);
+  services = await startServices(configuration, inputs, node);
   opened.defer(() => services?.close());
   // Last: where a port is taken, no sampler is left running.
   sampler = startSampling(configuration, { node, driver, log, onChange: () => services?.changed() });

@@ -19,8 +19,14 @@ export type HolderOptions = {
 
 const RETRY_MS = 30_000;
 
-export function createHolderStates({ pods, onChange, onGone, retryMs = RETRY_MS }: HolderOptions): HolderStateOf {
-  const gone = new Map<string, true>();
+export type HolderStates = {
+  readonly stateOf: HolderStateOf;
+  /** Since when the pod is known to be gone (`Date.now()`); undefined: it is not. */
+  goneSinceMs(podUid: string): number | undefined;
+};
+
+export function createHolderStates({ pods, onChange, onGone, retryMs = RETRY_MS }: HolderOptions): HolderStates {
+  const gone = new Map<string, number>();
   const asking = new Set<string>();
   let isListed = false;
   pods.listenGone(onChange);
@@ -33,7 +39,7 @@ export function createHolderStates({ pods, onChange, onGone, retryMs = RETRY_MS 
     try {
       const found = await pods.read(pod.namespace, pod.name);
       if (found?.metadata?.uid === pod.uid) return;
-      remember(gone, pod.uid, true, EVENT_QUOTA.mostKeys);
+      remember(gone, pod.uid, Date.now(), EVENT_QUOTA.mostKeys);
       onGone(pod);
       onChange();
     } catch {
@@ -43,11 +49,12 @@ export function createHolderStates({ pods, onChange, onGone, retryMs = RETRY_MS 
       asking.delete(pod.uid);
     }
   };
-  return ({ podUid: uid, pod }) => {
+  const stateOf: HolderStateOf = ({ podUid: uid, pod }) => {
     const cached = pods.cached(uid);
     if (cached) return { kind: 'present', grantText: cached.metadata?.annotations?.[GRANT_ANNOTATION] };
     if (gone.has(uid)) return { kind: 'gone' };
     if (isListed && pod && !asking.has(uid)) void ask({ uid, ...pod });
     return { kind: 'unknown' };
   };
+  return { stateOf, goneSinceMs: (podUid) => gone.get(podUid) };
 }

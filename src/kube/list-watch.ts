@@ -39,6 +39,8 @@ type WatchTimes = { readonly pageMs: number; readonly answerMs: number; readonly
 export type ListWatch = {
   /** Resolves when the first list is complete. */
   readonly ready: Promise<void>;
+  /** The last list or watch was answered. */
+  connected(): boolean;
   /** Lists again; resolves when a list that began after this call is complete. */
   relist(): Promise<void>;
   close(): Promise<void>;
@@ -57,7 +59,7 @@ const TIMES: WatchTimes = { pageMs: 30_000, answerMs: 2 * ANSWER_MS, quietMs: 15
 const MOST_QUIET = 4;
 
 /** Where the watch continues; an empty version: everything is listed first. */
-type Position = { version: string; quietConnections: number };
+type Position = { version: string; quietConnections: number; isAnswered: boolean };
 
 export function listAndWatch<T, Kept, Listed = Kept>(
   config: ApiConfig,
@@ -65,7 +67,7 @@ export function listAndWatch<T, Kept, Listed = Kept>(
 ): ListWatch {
   const waiting: (() => void)[] = [];
   const { promise: ready, resolve: firstListed } = Promise.withResolvers<void>();
-  const position: Position = { version: '', quietConnections: 0 };
+  const position: Position = { version: '', quietConnections: 0, isAnswered: false };
   const backoff = createBackoff(objects.pauseMs ?? PAUSE_MS);
   const closing = new AbortController();
   /** Ends the watch, or the pause, that is going on. */
@@ -83,6 +85,7 @@ export function listAndWatch<T, Kept, Listed = Kept>(
       throw error;
     }
     position.quietConnections = 0;
+    position.isAnswered = true;
     firstListed();
     for (const resolve of served) resolve();
   };
@@ -99,6 +102,7 @@ export function listAndWatch<T, Kept, Listed = Kept>(
           await watchOnce(config, objects, position, interrupt.signal);
       } catch (error) {
         failed = true;
+        position.isAnswered = false;
         retryAfterMs = retryAfterMsOf(error);
         if (!closing.signal.aborted) objects.onProblem(describeApiError(error));
       }
@@ -112,6 +116,7 @@ export function listAndWatch<T, Kept, Listed = Kept>(
   const running = run();
   return {
     ready,
+    connected: () => position.isAnswered,
     async relist() {
       const { promise, resolve } = Promise.withResolvers<void>();
       waiting.push(resolve);
@@ -187,6 +192,7 @@ async function watchOnce<T, Kept, Listed>(
     endAfter(answerMs, 'unanswered');
     const signal = AbortSignal.any([connection.signal, interrupted]);
     const pieces = await getStream(config, objects.path, query, signal);
+    position.isAnswered = true;
     endAfter(quietMs, 'quiet');
     for await (const event of readJsonLines(pieces)) {
       position.quietConnections = 0;
@@ -200,6 +206,7 @@ async function watchOnce<T, Kept, Listed>(
       throw new Error(`no answer to the watch within ${answerMs / 1000} s`);
     }
     if (late === 'quiet') {
+      position.isAnswered = false;
       position.quietConnections += 1;
       if (position.quietConnections >= MOST_QUIET) position.version = '';
       return;

@@ -25,6 +25,8 @@ export type NodePods = {
   read(namespace: string, pod: string): Promise<V1Pod | undefined>;
   /** Resolves when the first list is complete. */
   readonly ready: Promise<void>;
+  /** The API server answered the last list or watch. */
+  connected(): boolean;
   close(): Promise<void>;
 };
 
@@ -104,6 +106,7 @@ export function startPodInformer(config: ApiConfig, nodeName: string, onProblem:
     read: (namespace, pod) =>
       unlessMissing(callApi<V1Pod>(config, { method: 'GET', path: pathOf(namespace, 'pods', pod), withinMs: READ_MS })),
     ready: following.ready,
+    connected: following.connected,
     close: following.close,
   };
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { Logger } from '../../common/logger.ts';
 import type { GpusReading } from '../../kube/node-gpus.ts';
 import { type ContainerIndex, WHOLE_POD } from '../attribution/container-index.ts';
-import type { PublishResult } from '../snapshot/snapshot.ts';
+import type { Connections, PublishResult } from '../snapshot/snapshot.ts';
 import { type Cdi, followCdi } from './cdi/watch.ts';
 import { startCsi } from './csi/driver.ts';
 import { createPublisher, type PodSource, type PodVolumes } from './csi/publish-pod.ts';
@@ -29,6 +29,7 @@ export type Cluster = {
 };
 
 export type PodServices = {
+  connections(): Connections;
   /** After each sample: slots and amounts may have changed. */
   changed(): void;
   close(): Promise<void>;
@@ -108,6 +109,7 @@ export async function startPodServices(
   cluster.onPod(node.onPod);
   let advertised = '';
   return {
+    connections: () => ({ csi: csi.connected(), ...(nri && { nri: nri.connected() }) }),
     changed() {
       const now = JSON.stringify(node.gpus());
       if (now === advertised) return;

@@ -59,6 +59,8 @@ export type SnapshotContainer = Pick<Grant, 'namespace' | 'pod' | 'container' | 
     readonly containerId: string;
     /** The runtime created it without its GPUs, and none of its processes has used a GPU since. */
     readonly withoutGpus: boolean;
+    /** Since when the agent knows that the pod is gone from the API server, with the grant still held. */
+    readonly podGoneSinceMs?: number | undefined;
     /** The enforcement mode in force, and where it was set. */
     readonly enforcement: EffectiveMode;
     /** Upper limit while other containers leave compute idle; undefined: the policy decides. */
@@ -87,6 +89,9 @@ export type SnapshotContainer = Pick<Grant, 'namespace' | 'pod' | 'container' | 
 export const PUBLISH_RESULTS = ['published', 'pending', 'refused', 'failed'] as const;
 export type PublishResult = (typeof PUBLISH_RESULTS)[number];
 
+/** Whether the API server, the kubelet (CSI) and the container runtime (NRI) are connected; absent: not used. */
+export type Connections = { readonly api?: boolean; readonly csi?: boolean; readonly nri?: boolean };
+
 export type SelfSnapshot = {
   readonly up: boolean;
   readonly problem: string | undefined;
@@ -102,6 +107,7 @@ export type SelfSnapshot = {
   readonly refusals?: readonly RefusalCount[];
   readonly failures: Readonly<Record<string, number>>;
   readonly publishes: Readonly<Record<PublishResult, number>>;
+  readonly connections: Connections;
 };
 
 export type SnapshotAssigned = Omit<AssignedState, 'processes'> & {
@@ -159,11 +165,14 @@ export type SnapshotInputs = {
   readonly compute?: ComputeSnapshot;
   readonly fencesOf?: (gpuUuid: string) => GpuFences;
   readonly faultOf?: (gpuUuid: string) => GpuFault | undefined;
+  readonly podGoneSinceMs?: (podUid: string) => number | undefined;
 };
 
 export function createSnapshot(inputs: SnapshotInputs): Snapshot {
   const { state, totals, kills, recent, self, nameOf, compute = UNDIVIDED } = inputs;
   const { newestOf = () => undefined, fencesOf = () => ({}), faultOf = () => undefined } = inputs;
+  const { podGoneSinceMs = () => undefined } = inputs;
+  const facts = { newestOf, compute, nodeMode: self.mode, podGoneSinceMs };
   return {
     atMs: state.sample.atMs,
     driverVersion: state.sample.driverVersion,
@@ -180,7 +189,7 @@ export function createSnapshot(inputs: SnapshotInputs): Snapshot {
     containers: state.containers.flatMap((container) =>
       container.gpus.map((gpu) => {
         const gpuIndex = gpu.gpuIndex ?? totals.containers.get(totalsKey(container.grant.id, gpu.gpuUuid))?.gpuIndex;
-        return snapshotContainer(container, { ...gpu, gpuIndex }, { newestOf, compute, nodeMode: self.mode });
+        return snapshotContainer(container, { ...gpu, gpuIndex }, facts);
       }),
     ),
     assigned: state.assigned.map(({ processes, ...entry }) => ({ ...entry, processes: processes.map(shown) })),
@@ -228,15 +237,17 @@ type ContainerFacts = {
   readonly newestOf: ContainerIndex['newest'];
   readonly compute: ComputeSnapshot;
   readonly nodeMode: Mode;
+  readonly podGoneSinceMs: (podUid: string) => number | undefined;
 };
 
 function snapshotContainer(
   { grant, fence, tampered, verdict, engines, observed, gpus, undecidableGpus }: ContainerState,
   { denied: _, processes, ...onGpu }: ContainerGpuState,
-  { newestOf, compute, nodeMode }: ContainerFacts,
+  { newestOf, compute, nodeMode, podGoneSinceMs }: ContainerFacts,
 ): SnapshotContainer {
   const { gpuUuid } = onGpu;
   const podUid = podUidOf(grant);
+  const goneSinceMs = podUid === '' ? undefined : podGoneSinceMs(podUid);
   const newest = podUid === '' ? undefined : newestOf(podUid, grant.container);
   const position = grant.gpus.findIndex((granted) => granted.gpuUuid === gpuUuid);
   const share = compute.stateOf(grant.id, position);
@@ -249,6 +260,7 @@ function snapshotContainer(
     container: grant.container,
     podUid,
     containerId: newest?.id ?? '',
+    ...(goneSinceMs !== undefined && { podGoneSinceMs: goneSinceMs }),
     withoutGpus: newest?.missed === true && gpus.every((gpu) => gpu.processes.length === 0),
     fence,
     enforcement: effectiveMode(nodeMode, grant.enforcement),

@@ -93,7 +93,8 @@ export async function listParts(
 
 type UseWanted = {
   readonly system: string | undefined;
-  readonly nodes: ReadonlySet<string>;
+  /** Absent: all that have an agent. */
+  readonly nodes?: ReadonlySet<string>;
   readonly notes: string[];
   /** Begins the notes about missing answers. */
   readonly lack?: string;
@@ -107,9 +108,9 @@ export async function readUse(cluster: Cluster, wanted: UseWanted): Promise<Map<
     notes.push(`${lack}: ${messageOf(agents)}.`);
     const short = agents.status === 403 ? 'forbidden' : 'not asked';
     const unknown: Use = { known: false, short, why: messageOf(agents) };
-    return new Map([...nodes].map((name) => [name, unknown]));
+    return new Map([...(nodes ?? [])].map((name) => [name, unknown]));
   }
-  const waiting = agents.value.filter(({ spec }) => nodes.has(spec.nodeName ?? ''));
+  const waiting = agents.value.filter(({ spec }) => nodes?.has(spec.nodeName ?? '') ?? true);
   const use = new Map<string, Use>();
   const read = createStatusReader(cluster);
   await forEach(waiting, async (pod) => {
@@ -170,7 +171,11 @@ export async function readPod(
   const about = await tryEvents(`involvedObject.name=${name}`);
   const base = { namespace, name, notes, events: about ?? [] };
   if (!pod) {
-    return { ...base, ...given({ refusals: about && (await tryEvents('reason=FailedCreate')) }) };
+    return {
+      ...base,
+      held: await readHeld(cluster, { namespace, name, system, notes }),
+      ...given({ refusals: about && (await tryEvents('reason=FailedCreate')) }),
+    };
   }
   const nodeName = pod.spec.nodeName;
   if (!nodeName) {
@@ -186,6 +191,22 @@ export async function readPod(
   const [agent] = agents ?? [];
   const use = agent && !hasEnded(pod) ? usedOf(await createStatusReader(cluster)(agent)) : undefined;
   return { ...base, pod, ...given({ node: node.ok ? node.value : undefined, agents, use }) };
+}
+
+type HeldWanted = Pick<PodFacts, 'namespace' | 'name'> & {
+  readonly system: string | undefined;
+  readonly notes: string[];
+};
+
+/** What agents hold for a pod that is gone. */
+async function readHeld(cluster: Cluster, { namespace, name, system, notes }: HeldWanted) {
+  const lack = 'Whether an agent still holds its grant is not known';
+  const all = await readUse(cluster, { system, notes, lack });
+  return [...all].flatMap(([node, use]) =>
+    (use.known ? use.ofGonePods : [])
+      .filter((one) => one.namespace === namespace && one.pod === name)
+      .map((one) => ({ ...one, node })),
+  );
 }
 
 /** What each node has free; sums over some of the pods would be wrong. */

@@ -21,7 +21,7 @@ import {
   timeOfEvent,
   writerOfEvent,
 } from './objects.ts';
-import { type Use, useOn } from './use.ts';
+import { type GoneHolder, type Use, useOn } from './use.ts';
 
 export type PodFacts = {
   readonly namespace: string;
@@ -30,6 +30,8 @@ export type PodFacts = {
   readonly pod?: Pod;
   /** Events of objects with the pod's name. */
   readonly events: readonly Event[];
+  /** Without a pod: grants that agents hold for containers of such a pod. */
+  readonly held?: readonly (GoneHolder & { readonly node: string })[];
   /** Without a pod: the namespace's Events about objects that could not be created. */
   readonly refusals?: readonly Event[];
   readonly node?: Node;
@@ -44,7 +46,11 @@ export type PodFacts = {
 };
 
 export type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
-export type Cause = { readonly at?: string; readonly reason?: 'launches-relieved'; readonly text: string };
+export type Cause = {
+  readonly at?: string;
+  readonly reason?: 'launches-relieved' | 'held-by-gone-pod';
+  readonly text: string;
+};
 export type Explanation = {
   readonly namespace: string;
   readonly pod: string;
@@ -81,7 +87,12 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   const podName = `${namespace}/${name}`;
   if (!pod) {
     const causes = newestFirst([...refusalsOf(facts, nowMs), ...quotaEvents(facts)]);
-    return whole('absent', `There is no pod ${podName}.`, causes.length > 0 ? causes : [nothingRefused(facts)]);
+    return whole(
+      'absent',
+      `There is no pod ${podName}.`,
+      heldCauses(facts),
+      causes.length > 0 ? causes : [nothingRefused(facts)],
+    );
   }
   const [request, grant] = [REQUEST_ANNOTATION, GRANT_ANNOTATION].map((key) => pod.metadata.annotations?.[key]);
   if (request === undefined && grant === undefined) {
@@ -140,6 +151,17 @@ const cause = (at: string | undefined, text: string): Cause =>
   at === undefined ? { text } : { at: at.replace(/\.\d+Z$/, 'Z'), text };
 
 // --- the pod does not exist
+
+/** A pod that was deleted by force holds its GPUs until the kubelet unpublishes its volume. */
+function heldCauses({ held = [] }: PodFacts): Cause[] {
+  return held.map(({ node, container, gpuUuid, grantedBytes, goneSince }) => ({
+    at: goneSince.replace(/\.\d+Z$/, 'Z'),
+    reason: 'held-by-gone-pod',
+    text:
+      `The agent of node ${node} found the pod gone and holds the grant of ${container}, ${mib(grantedBytes)} of ${gpuUuid}: ` +
+      `the kubelet of ${node} has not unpublished its volume. It does once the containers have ended and it answers.`,
+  }));
+}
 
 /** One per owner and reason: each Event's text has the name of another pod that was never created. */
 function refusalsOf({ name, refusals = [] }: PodFacts, nowMs: number): Cause[] {

@@ -13,7 +13,7 @@ import { given } from '../../request/rules/namespace-rules.ts';
 import { askedByPod, mib } from '../lib/text.ts';
 import { modeOf } from './modes.ts';
 import { conditionOf, hasEnded, type Node, nameOf, type Pod, statusesOf } from './objects.ts';
-import { type ContainerUse, type Use, useOn } from './use.ts';
+import { type ContainerUse, type GoneHolder, type Use, useOn } from './use.ts';
 
 /** Objects that were read from a cluster. `nodes` undefined: the user may not read nodes. */
 export type ClusterObjects = {
@@ -61,6 +61,8 @@ export type InventoryGpu = {
   readonly containers: readonly Tenant[];
   /** Use without a grant. */
   readonly foreign: readonly ContainerUse[];
+  /** Holders of grants that the agent made by pods which are gone; part of `others`. */
+  readonly ofGonePods: readonly GoneHolder[];
 };
 
 export type InventoryNode = {
@@ -164,6 +166,7 @@ function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: 
     const { index, model, usableBytes, healthy, fault, others } =
       list?.gpus.find((gpu) => gpu.gpuUuid === gpuUuid) ?? {};
     if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is not one of its GPUs.`);
+    const isShown = (one: ContainerUse) => one.gpuUuid === gpuUuid && (shown === undefined || one.namespace === shown);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
     return {
       gpuUuid,
@@ -175,9 +178,8 @@ function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: 
       containers: granted
         .filter(({ pod }) => shown === undefined || pod.metadata.namespace === shown)
         .flatMap((one) => tenantsOf(one, gpuUuid, use)),
-      foreign: use?.known
-        ? use.foreign.filter((one) => one.gpuUuid === gpuUuid && (shown === undefined || one.namespace === shown))
-        : [],
+      foreign: use?.known ? use.foreign.filter(isShown) : [],
+      ofGonePods: use?.known ? use.ofGonePods.filter(isShown) : [],
     };
   });
   const ready = node && conditionOf(node, 'Ready');

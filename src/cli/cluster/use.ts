@@ -25,8 +25,16 @@ export type KnownUse = {
   readonly containers: readonly ContainerUse[];
   /** Those without a grant. */
   readonly foreign: readonly ContainerUse[];
+  /** Those whose pod is gone from the API server, while the agent holds their grant. */
+  readonly ofGonePods: readonly GoneHolder[];
   /** The node's enforcement mode. */
   readonly mode: Mode;
+};
+
+export type GoneHolder = ContainerUse & {
+  readonly grantedBytes: number;
+  /** At the latest: an agent that was restarted learns it anew. */
+  readonly goneSince: string;
 };
 
 /** `short` fits into a column, `why` is the sentence. */
@@ -52,6 +60,13 @@ export function useOf({ self, devices, containers, foreign }: Snapshot): Use {
         relieved: compute?.relieved || undefined,
       }),
     })),
+    ofGonePods: containers.flatMap(({ podGoneSinceMs, limitBytes, ...one }) => {
+      if (podGoneSinceMs === undefined) return [];
+      const { namespace, pod, container, gpuUuid, memoryKnown, usedBytes } = one;
+      const goneSince = new Date(podGoneSinceMs).toISOString();
+      const used = given({ usedBytes: memoryKnown ? usedBytes : undefined });
+      return { namespace, pod, container, gpuUuid, ...used, grantedBytes: limitBytes, goneSince };
+    }),
     foreign: foreign.map(({ namespace, pod, container, gpuUuid, usedBytes }) => ({
       ...{ namespace, pod, container, gpuUuid },
       ...given({ usedBytes }),

@@ -7,6 +7,7 @@ import { reduceMemory } from '../../agent/os/memory-tuning.ts';
 import { type AgentCluster, startAgent } from '../../agent/start.ts';
 import type { Logger } from '../../common/logger.ts';
 import type { PodEvent } from '../../kube/event-correlator.ts';
+import type { HolderStates } from '../../kube/grant-holders.ts';
 import type { ContainerName } from '../../kube/pod-informer.ts';
 import { type Command, text, texts, UsageError } from '../lib/command.ts';
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
@@ -105,8 +106,11 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
       : watchResourceSlices({ config, nodeName, onSlices, onProblem: log.component('resource-slices').warn });
   const report = createEventWriter(config, log.component('events').warn);
   const by = { component: 'agent', instance: nodeName } as const;
+  let holders: HolderStates | undefined;
   const cluster: AgentCluster = {
     pods,
+    connected: pods.connected,
+    podGoneSinceMs: (podUid) => holders?.goneSinceMs(podUid),
     problemOf: describeApiError,
     review: createTokenReviewer(config),
     evict: createEvictCall(config),
@@ -121,7 +125,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
     onPod: (listener) => pods.listen(({ metadata }) => listener(metadata?.uid ?? '', metadata?.annotations)),
     advertise(gpus, withSlots, onLabels) {
       const { warn } = log.component('node-status');
-      const stateOf = createHolderStates({
+      const states = createHolderStates({
         pods,
         onChange: () => advertising.changed(),
         onGone: ({ namespace, name }) =>
@@ -129,6 +133,8 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
             pod: `${namespace}/${name}`,
           }),
       });
+      holders = states;
+      const { stateOf } = states;
       const advertising = startAdvertising({ config, nodeName, gpus, stateOf, withSlots, onLabels, onProblem: warn });
       return advertising;
     },

@@ -97,7 +97,7 @@ const useRow = ({ name, state = '', granted, used = '', cores, mode = '', note =
   return ['', '', `  ${name}`, state, granted, '', used, cores, '', mode, note];
 };
 
-function containerRows(node: InventoryNode, { containers, foreign, others }: InventoryGpu): string[][] {
+function containerRows(node: InventoryNode, { containers, foreign, others, ofGonePods }: InventoryGpu): string[][] {
   return [
     ...containers.map((one) =>
       useRow({
@@ -112,6 +112,17 @@ function containerRows(node: InventoryNode, { containers, foreign, others }: Inv
     ),
     ...(others ? [others] : []).map(({ memoryBytes, coresPercent }) =>
       useRow({ name: "by the node's agent", granted: number(memoryBytes), cores: percent(coresPercent) }),
+    ),
+    // Their grants are in the row above.
+    ...ofGonePods.map((one) =>
+      useRow({
+        name: containerName(one),
+        state: 'POD GONE',
+        granted: `(${number(one.grantedBytes)})`,
+        used: numberOr(one.usedBytes, '-'),
+        cores: '-',
+        note: `since ${one.goneSince.replace(/\.\d+Z$/, 'Z')}`,
+      }),
     ),
     ...foreign.map((one) =>
       useRow({

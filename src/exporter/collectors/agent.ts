@@ -26,6 +26,10 @@ export const agent = defineCollector({
       'First NodePublishVolume calls of the kubelet for the volume of a pod, by result.',
       ['result'],
     ),
+    cotenant_agent_connected: gauge(
+      '1 while the agent is connected to the API server (api), the kubelet (csi) or the container runtime (nri).',
+      ['to'],
+    ),
   },
   collect(snapshot, { set }) {
     const { self } = snapshot;
@@ -43,5 +47,7 @@ export const agent = defineCollector({
     set('cotenant_exporter_samplers_abandoned_total', {}, self.samplersAbandoned);
     for (const [result, count] of Object.entries(self.publishes))
       set('cotenant_volume_publishes_total', { result }, count);
+    for (const [to, connected] of Object.entries(self.connections))
+      set('cotenant_agent_connected', { to }, connected ? 1 : 0);
   },
 });

@@ -1,6 +1,6 @@
 // Metrics of a container with a grant as a whole, whatever GPUs it has: its enforcement mode, the engines of the
 // interposer that its processes run, and what keeps the interposer from working.
-import { defineCollector, gauge, HOLDER_LABELS, holderLabels } from './collector.ts';
+import { defineCollector, gauge, HOLDER_LABELS, holderLabels, secondsOf } from './collector.ts';
 
 const ofContainer = (help: string, ...labels: readonly string[]) => gauge(help, [...HOLDER_LABELS, ...labels]);
 
@@ -25,6 +25,9 @@ export const containerState = defineCollector({
     cotenant_container_gpu_missing: ofContainer(
       '1 while the container has none of its GPUs, because the container runtime created it without the agent.',
     ),
+    cotenant_container_pod_gone_timestamp_seconds: ofContainer(
+      'Unix time since when the pod is gone from the API server while the container holds its grant; absent: it is not.',
+    ),
     cotenant_container_observed_processes: ofContainer(
       'Running processes that a debugger or profiler observed when they initialized CUDA.',
       'observer',
@@ -41,6 +44,8 @@ export const containerState = defineCollector({
       set('cotenant_container_engine_refused_processes', labels, engines.refused);
       set('cotenant_container_engine_outdated', labels, engines.outdated ? 1 : 0);
       set('cotenant_container_gpu_missing', labels, entry.withoutGpus ? 1 : 0);
+      const { podGoneSinceMs } = entry;
+      set('cotenant_container_pod_gone_timestamp_seconds', labels, podGoneSinceMs && secondsOf(podGoneSinceMs));
       set('cotenant_container_observed_processes', { ...labels, observer: 'debugger' }, observed.debugger);
       set('cotenant_container_observed_processes', { ...labels, observer: 'profiler' }, observed.profiler);
     }

@@ -54,6 +54,7 @@ export const idleSelf: SelfSnapshot = {
   decisions: [],
   failures: {},
   publishes: { published: 0, pending: 0, refused: 0, failed: 0 },
+  connections: {},
 };
 
 export const exampleContainer: SnapshotContainer = {
@@ -174,7 +175,7 @@ export const exampleSnapshot: Snapshot = {
       smActivePpm: 200_000,
     }),
   ],
-  containers: [exampleContainer],
+  containers: [{ ...exampleContainer, podGoneSinceMs: AT_MS - 60_000 }],
   assigned: [
     {
       namespace: 'team',
@@ -320,6 +321,7 @@ export const exampleSnapshot: Snapshot = {
     ],
     failures: { gone: 0, host: 2, no_pid: 0 },
     publishes: { published: 3, pending: 2, refused: 1, failed: 0 },
+    connections: { api: true, csi: true, nri: false },
   },
 };
 

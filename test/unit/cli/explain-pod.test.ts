@@ -38,6 +38,23 @@ const policy = (name: string) =>
 
 const CASES: readonly Case[] = [
   [
+    'a pod that was deleted by force, and whose grant an agent still holds',
+    {
+      ...absent('ghost'),
+      held: [
+        {
+          ...{ namespace: 'team', pod: 'ghost', container: 'main', gpuUuid: OTHER, node: 'node-1' },
+          ...{ grantedBytes: 2 ** 30, goneSince: '2026-11-21T22:06:00.500Z' },
+        },
+      ],
+    },
+    [
+      'There is no pod team/ghost.',
+      `  2026-11-21T22:06:00Z The agent of node node-1 found the pod gone and holds the grant of main, 1024 MiB of ${OTHER}: the kubelet of node-1 has not unpublished its volume. It does once the containers have ended and it answers.`,
+      '  No Event reports a refused pod of that name; Events are kept for an hour unless the cluster is configured otherwise.',
+    ],
+  ],
+  [
     'a pod that a policy refused to its ReplicaSet: many events, one sentence',
     absent('refused-587866dfb9-t9s9k'),
     [

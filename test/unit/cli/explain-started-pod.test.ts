@@ -54,6 +54,7 @@ const use = (fence: string, relieved?: number): KnownUse => ({
     },
   ],
   foreign: [],
+  ofGonePods: [],
 });
 
 const running = recorded('running');

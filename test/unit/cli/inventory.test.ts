@@ -100,6 +100,7 @@ const usesOf = (train: number): Use => ({
     },
   ],
   foreign: [{ namespace: 'team', pod: 'sneaky', container: 'main', gpuUuid: uuid(0), usedBytes: 300 * MIB }],
+  ofGonePods: [],
 });
 
 const objects = (more: Partial<ClusterObjects> = {}): ClusterObjects => ({
@@ -366,4 +367,22 @@ test('what is free counts where containers may start, in all and as one share', 
   const lines = inventoryLines(inventoryOf(of), NOW);
   t.true(lines.includes('Free on node-2: 37520 MiB, the largest share 22600 MiB (40% fragmented)'), lines.join('\n'));
   t.false(lines.some((line) => line.startsWith('Free on node-3')));
+});
+
+test('a pod that is gone and holds its grant has a row that says since when', (t) => {
+  const [container] = exampleSnapshot.containers;
+  if (!container) return t.fail();
+  const ghost = { ...container, ...{ namespace: 'team', pod: 'ghost', container: 'main', gpuUuid: uuid(0) } };
+  const atMs = Date.parse('2026-11-21T22:06:00.500Z');
+  const use = useOf({ ...exampleSnapshot, containers: [exampleContainer, { ...ghost, podGoneSinceMs: atMs }] });
+  const { nodes } = inventoryOf(objects({ use: new Map([['node-2', use]]) }));
+  const found = nodes.flatMap(({ gpus }) => gpus.flatMap(({ ofGonePods }) => ofGonePods));
+  t.deepEqual(
+    found.map(({ pod: name, grantedBytes, goneSince }) => [name, grantedBytes, goneSince]),
+    [['ghost', container.limitBytes, '2026-11-21T22:06:00.500Z']],
+  );
+  const row = inventoryLines(inventoryOf(objects({ use: new Map([['node-2', use]]) })), 0).find((line) =>
+    line.includes('team/ghost/main'),
+  );
+  t.regex(row ?? '', / POD GONE +\(\d+\) .* since 2026-11-21T22:06:00Z$/);
 });

@@ -53,6 +53,7 @@ test('the example has every metric of the dashboards', async (t) => {
     containers: [
       {
         ...exampleContainer,
+        podGoneSinceMs: 1,
         processes: Array.from({ length: 60 }, (_, pid) => ({
           pid,
           command: 'many',

@@ -213,7 +213,7 @@ const SUMS: Readonly<Record<string, number>> = {
  * errors by kind. */
 const NO_SUMS = [
   /_(ratio|info|celsius|hertz|timestamp_seconds|limit_watts|policy|peak_bytes|mode|reason|pending|failure|rows|pages)$/,
-  /^cotenant_(up|driver_attached|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
+  /^cotenant_(up|driver_attached|agent_connected|exporter_.*|device_(healthy|fence_holds|.*_fault.*))$/,
   /^cotenant_container_(memory_over_limit|compute_over_limit|engine_outdated|gpu_missing)$/,
   /^(DCGM_FI_PROF_.*|DCGM_FI_DEV_(.*_UTIL|.*_CLOCK|.*_TEMP|XID_ERRORS|PCIE_.*))$/,
   /^MigInfo$|^(Host|Device_|hami_).*([Uu]tilization|[Ee]lapsed|kernel|Info|info|module).*$/,

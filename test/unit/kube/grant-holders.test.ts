@@ -20,7 +20,7 @@ function setUp() {
     gone: [] as string[],
     tellGone: () => {},
   };
-  const stateOf = createHolderStates({
+  const { stateOf, goneSinceMs } = createHolderStates({
     pods: {
       ready,
       cached: (uid) => known.cached.get(uid),
@@ -39,7 +39,7 @@ function setUp() {
     onGone: ({ uid }) => known.gone.push(uid),
     retryMs: 1,
   });
-  return { known, list, kindOf: (uid: string) => stateOf(holder(uid)).kind };
+  return { known, list, kindOf: (uid: string) => stateOf(holder(uid)).kind, goneSinceMs };
 }
 
 test('before the pods were listed nothing is known, and nothing is asked', async (t) => {
@@ -56,13 +56,16 @@ test('before the pods were listed nothing is known, and nothing is asked', async
 
 test('a pod that is deleted by force, or replaced under its name, is gone', async (t) => {
   for (const server of [undefined, podOf('successor')]) {
-    const { known, list, kindOf } = setUp();
+    const { known, list, kindOf, goneSinceMs } = setUp();
     list();
     await turn();
     known.server = server;
+    const beforeMs = Date.now();
     t.is(kindOf('u'), 'unknown', 'until it is read');
     await turn();
     t.is(kindOf('u'), 'gone');
+    t.true((goneSinceMs('u') ?? 0) >= beforeMs);
+    t.is(goneSinceMs('other'), undefined);
     t.deepEqual(known.gone, ['u']);
     t.is(known.changes, 2);
     kindOf('u');

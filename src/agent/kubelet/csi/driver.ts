@@ -61,8 +61,14 @@ export type CsiOptions = {
   readonly log: Logger;
 };
 
+export type Csi = {
+  /** The kubelet has registered the driver, whose sockets are there. */
+  connected(): boolean;
+  close(): Promise<void>;
+};
+
 /** Serves until it is closed; pods can neither start nor end with a volume while it does not. */
-export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<void> }> {
+export async function startCsi(options: CsiOptions): Promise<Csi> {
   const { nodeName, log } = options;
   const kubeletRoot = normalize(options.kubeletRoot).replace(/(?<=.)\/$/, '');
   const { publish, unpublish } = volumes({ ...options, kubeletRoot });
@@ -78,10 +84,12 @@ export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<
     NodePublishVolume: answer(publish),
     NodeUnpublishVolume: answer(unpublish),
   };
+  let isRegistered = false;
   const registration = {
     GetInfo: answer(() => ({ type: 'CSIPlugin', name: CSI_DRIVER, endpoint: socket, supported_versions: ['1.0.0'] })),
     NotifyRegistrationStatus: answer(
       ({ plugin_registered: good, error }: { plugin_registered: boolean; error: string }) => {
+        isRegistered = good;
         if (!good) log.warn(`the kubelet does not register the CSI driver: ${error}`);
         return {};
       },
@@ -101,7 +109,8 @@ export async function startCsi(options: CsiOptions): Promise<{ close(): Promise<
       services: [[serviceNamed('pluginregistration.Registration'), registration]],
     },
   ];
-  return keepListening(endpoints, log);
+  const { isThere, close } = await keepListening(endpoints, log);
+  return { connected: () => isRegistered && isThere(), close };
 }
 
 const protocols = ['csi.proto', 'registration.proto'].map((name) => join(import.meta.dirname, name));

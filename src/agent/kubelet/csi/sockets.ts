@@ -9,6 +9,12 @@ import { type Listener, listenOn, type Services } from '../../os/grpc.ts';
 
 export type Endpoint = { readonly path: string; readonly services: Services };
 
+export type Listening = {
+  /** All sockets are there. */
+  isThere(): boolean;
+  close(): Promise<void>;
+};
+
 const LOOK_MS = 5000;
 /** For calls in flight when it ends. */
 const GRACE_MS = 5000;
@@ -28,7 +34,7 @@ function closeListener({ server }: Listener): Promise<void> {
 }
 
 /** Throws when a socket cannot be created at first; later failures are logged, and retried. */
-export async function keepListening(endpoints: readonly Endpoint[], log: Logger): Promise<{ close(): Promise<void> }> {
+export async function keepListening(endpoints: readonly Endpoint[], log: Logger): Promise<Listening> {
   const listeners: (Listener | undefined)[] = endpoints.map(() => undefined);
 
   const makeMissing = async () => {
@@ -55,6 +61,7 @@ export async function keepListening(endpoints: readonly Endpoint[], log: Logger)
   await makeMissing();
   const timer = setInterval(looking.ask, LOOK_MS).unref();
   return {
+    isThere: () => listeners.every((listener) => listener?.isThere() === true),
     async close() {
       clearInterval(timer);
       await looking.close();

@@ -69,6 +69,7 @@ function start(mode: Mode = 'enforce'): Started {
       write: (line) => problems.push((JSON.parse(line) as { msg: string }).msg.replaceAll(folder, '')),
     }),
     driver: createDriver(),
+    connections: () => ({}),
     nameOf: () => ({ namespace: '', pod: '', podUid: '', container: '' }),
     volumes: podVolumes(native),
     build: { version: '0', revision: '' },
