@@ -218,7 +218,7 @@ testWithHelm('the image is one for all, by tag or by digest, and never the newes
   t.false(render({ image: { tag: 'latest' } }).ok);
 });
 
-testWithHelm('dashboards and rules are those of dashboards/, and URLs of runbook and Grafana can be set', (t) => {
+testWithHelm('dashboards and rules are those of dashboards/, with the URLs that are set', (t) => {
   const objects = objectsOf(t, ALL);
   for (const [name, board] of BOARDS) {
     const { data = {}, metadata } = find(objects, 'ConfigMap', `cotenant-board-${name}`);
