@@ -39,7 +39,7 @@ export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAli
   readonly registry: Registry;
   readonly native: Native;
   /** Whether containers have a grant. */
-  readonly mounts: Pick<GrantMounts, 'isHeld'>;
+  readonly mounts: Pick<GrantMounts, 'held'>;
   readonly log: Pick<Logger, 'warn'>;
 };
 
@@ -111,6 +111,8 @@ type Shown = {
   readonly gpuReadings: ReadonlyMap<string, GpuReading>;
   readonly processes: readonly SampledProcess[];
   readonly living: LivenessChecks;
+  /** Of a grant of containers. */
+  readonly isHeld: (id: string) => boolean;
 };
 
 /** The rows of a grant's feedback that its limits page does not have yet, and this reading of its ledger. */
@@ -176,7 +178,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
 
   /** A process grant ends with its owner and all of its processes, that of a container with its starter and the
    * container; a pod's grant when the kubelet unpublishes the volume. */
-  const sweep = ({ id, owner }: Grant, own: Kept, { processes }: Shown): void => {
+  const sweep = ({ id, owner }: Grant, own: Kept, { processes, isHeld }: Shown): void => {
     if (isOfPod(owner)) return;
     const root = isOfContainers(owner) ? owner.starter : owner;
     if (root === undefined) return; // a slice
@@ -184,7 +186,7 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
     const hasEnded =
       processes.every((process) => process.gone) &&
       !isAlive(root.pid, root.startTicks) &&
-      !(isOfContainers(owner) && mounts.isHeld(id));
+      !(isOfContainers(owner) && isHeld(id));
     own.samplesWithoutOwner = hasEnded ? own.samplesWithoutOwner + 1 : 0;
     if (own.samplesWithoutOwner >= SAMPLES_UNTIL_ENDED) takeDown(id);
   };
@@ -201,11 +203,17 @@ export function createGrantUpkeep(options: GrantUpkeepOptions): GrantUpkeep {
   return {
     after(sample, grants, processesOf) {
       const gpuReadings = readGpus(sample, windows);
+      // One pass over /proc for all grants of this sample, if one of them needs it.
+      let held: ReadonlySet<string> | undefined;
+      const isHeld = (id: string): boolean => {
+        held ??= mounts.held(grants.flatMap(({ live: { grant } }) => (isOfContainers(grant.owner) ? [grant.id] : [])));
+        return held.has(id);
+      };
       for (const entry of grants) {
         const { grant } = entry.live;
         const own = keptOf(grant.id);
         const living = { ownPidNamespace, isAlive, ...(!isOfProcess(grant.owner) && { isAliveInside }) };
-        const shown = { sample, gpuReadings, processes: processesOf(grant.id), living };
+        const shown = { sample, gpuReadings, processes: processesOf(grant.id), living, isHeld };
         const trying = (what: string, work: () => void): void => {
           const done = attempt(work);
           if (!done.ok) log.warn(`${what}: ${done.error}`, logKeys(grant));

@@ -107,7 +107,7 @@ export function openNode(configuration: AgentConfiguration, native: Native, inpu
     clearFault: parts.faults.clear,
     release(id) {
       const owner = registry.get(id)?.grant.owner;
-      if (owner && isOfContainers(owner) && parts.mounts.isHeld(id)) return 'in use';
+      if (owner && isOfContainers(owner) && parts.mounts.held([id]).has(id)) return 'in use';
       return parts.upkeep.takeDown(id) ? 'released' : 'unknown';
     },
     find: (name) =>

@@ -15,8 +15,9 @@ export type GrantMounts = {
   grantOf(pid: number): string | undefined;
   /** Processes of this machine that have it mounted. Reads all of /proc. */
   processesWith(id: string): readonly number[];
-  /** Is there any? True also where the mounts of a process cannot all be read. */
-  isHeld(id: string): boolean;
+  /** Those of these grants that a process has mounted, with at most one pass over /proc for all. Where the mounts of a
+   * process cannot all be read, it may have any of them. */
+  held(ids: readonly string[]): ReadonlySet<string>;
 };
 
 export type GrantMountsOptions = {
@@ -57,6 +58,10 @@ export function readMounts(path: string, mostBytes = MOST_BYTES): string {
 const ESCAPED = /\\([0-7]{3})/g;
 const unescaped = (text: string): string =>
   text.replace(ESCAPED, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
+
+/** As the kernel writes a path there. */
+const escaped = (text: string): string =>
+  text.replace(/[ \t\n\\]/g, (one) => `\\${one.charCodeAt(0).toString(8).padStart(3, '0')}`);
 
 /** Pure. `36 35 98:0 /root /point rw - ext4 …`; spaces and the like are octal in it. */
 export const parseMounts = (text: string): readonly Mount[] =>
@@ -99,37 +104,43 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
     const first = attempt(() => namespaceOf(1));
     return first.ok && own === first.value;
   };
-  const idIn = (mounts: readonly Mount[], folder: string): string | undefined => {
-    const place = placeOf(dirname(folder), parseMounts(mountsOf('self')));
+  /** Finds the grant in the mounts of processes; undefined: no container can have one. */
+  const finder = () => {
+    const all = folders();
+    const place = all[0] === undefined ? undefined : placeOf(dirname(all[0]), parseMounts(mountsOf('self')));
     if (place === undefined) return undefined;
-    const known = new Set(folders().map((one) => basename(one)));
-    for (const { device, root } of mounts) {
-      if (device !== place.device || !root.startsWith(`${place.root}/`)) continue;
-      const id = root.slice(place.root.length + 1).split('/')[0] ?? '';
-      if (known.has(id)) return id;
-    }
-    return undefined;
+    const known = new Set(all.map((folder) => basename(folder)));
+    const parent = `${place.root}/`;
+    const written = escaped(parent);
+    return (pid: number): string | undefined => {
+      const text = mountsOf(pid);
+      // Most processes have no such mount: their text is not parsed.
+      if (!text.includes(written) || isOfMachine(pid)) return undefined;
+      for (const { device, root } of parseMounts(text)) {
+        if (device !== place.device || !root.startsWith(parent)) continue;
+        const id = root.slice(parent.length).split('/')[0] ?? '';
+        if (known.has(id)) return id;
+      }
+      return undefined;
+    };
   };
   const grantOf = (pid: number): string | undefined => {
-    const [folder] = folders();
-    if (folder === undefined) return undefined;
     try {
-      return isOfMachine(pid) ? undefined : idIn(parseMounts(mountsOf(pid)), folder);
+      return finder()?.(pid);
     } catch {
       return undefined; // it has ended, or has too many mounts
     }
   };
-  const search = (id: string): { readonly found: readonly number[]; readonly hidden: boolean } => {
-    const folder = folders().find((one) => basename(one) === id);
-    const found: number[] = [];
+  /** One pass over /proc: the processes of each grant, and whether the mounts of some could not be read. */
+  const search = (): { readonly found: ReadonlyMap<string, readonly number[]>; readonly hidden: boolean } => {
+    const found = new Map<string, number[]>();
     let hidden = false;
-    for (const name of folder === undefined ? [] : processes()) {
+    const idOf = finder();
+    for (const name of idOf === undefined ? [] : processes()) {
       if (!/^\d+$/.test(name)) continue;
       try {
-        const mounts = mountsOf(Number(name));
-        // Most processes have no such mount: their text is not parsed.
-        if (!mounts.includes(`/${id}`) || isOfMachine(Number(name))) continue;
-        if (idIn(parseMounts(mounts), folder ?? '') === id) found.push(Number(name));
+        const id = idOf?.(Number(name));
+        if (id !== undefined) found.set(id, [...(found.get(id) ?? []), Number(name)]);
       } catch (error) {
         const { code } = error as NodeJS.ErrnoException;
         hidden ||= code === 'EACCES' || code === 'EPERM' || code === 'EFBIG';
@@ -140,20 +151,24 @@ export function createGrantMounts(options: GrantMountsOptions): GrantMounts {
 
   return {
     grantOf,
-    processesWith: (id) => search(id).found,
-    isHeld(id) {
-      const holder = holders.get(id);
-      if (holder && native.isRunning(holder.pid, holder.startTicks)) return true;
-      holders.delete(id);
-      const { found, hidden } = search(id);
-      for (const pid of found) {
-        const facts = native.readProcess(pid);
-        if (facts && !facts.ended) {
-          holders.set(id, { pid, startTicks: facts.startTicks });
-          return true;
-        }
+    processesWith: (id) => search().found.get(id) ?? [],
+    held(ids) {
+      const isKnown = (id: string): boolean => {
+        const holder = holders.get(id);
+        return holder !== undefined && native.isRunning(holder.pid, holder.startTicks);
+      };
+      const isFound = new Set(ids.filter(isKnown));
+      const rest = ids.filter((id) => !isFound.has(id));
+      if (rest.length === 0) return isFound;
+      const { found, hidden } = search();
+      for (const id of rest) {
+        holders.delete(id);
+        const pid = found.get(id)?.find((one) => native.readProcess(one)?.ended === false);
+        const facts = pid === undefined ? undefined : native.readProcess(pid);
+        if (pid !== undefined && facts) holders.set(id, { pid, startTicks: facts.startTicks });
+        if (hidden || holders.has(id)) isFound.add(id);
       }
-      return hidden;
+      return isFound;
     },
   };
 }

@@ -54,7 +54,7 @@ export type Slices = {
 export type SlicesOptions = {
   readonly settings: SliceSettings;
   readonly registry: Pick<Registry, 'list' | 'get' | 'subscribe'>;
-  readonly mounts: Pick<GrantMounts, 'isHeld'>;
+  readonly mounts: Pick<GrantMounts, 'held'>;
   readonly grant: (owner: ContainerOwner, ask: GrantAsk) => Result<LiveGrant, Refusal>;
   readonly change: (id: string, change: GrantChange) => Result<LiveGrant, Refusal>;
   readonly end: (id: string) => void;
@@ -88,11 +88,16 @@ export function createSlices(options: SlicesOptions): Slices {
   const follow = (wanted: readonly WantedSlice[]): void => {
     const names = new Map(wanted.map((one) => [one.device, one]));
     for (const device of problems.keys()) if (!names.has(device)) problems.delete(device);
-    for (const live of containers().filter(isSlice)) {
+    const isWanted = (live: LiveGrant): boolean => {
       const slice = names.get(deviceOf(live));
-      if (slice !== undefined && isStill(slice, live, options.uuidOf)) continue;
+      return slice !== undefined && isStill(slice, live, options.uuidOf);
+    };
+    const others = containers().filter((live) => isSlice(live) && !isWanted(live));
+    const held = mounts.held(others.map(({ grant }) => grant.id));
+    for (const live of others) {
+      const slice = names.get(deviceOf(live));
       // Containers that run keep what they were granted.
-      if (mounts.isHeld(live.grant.id)) {
+      if (held.has(live.grant.id)) {
         if (slice) report(slice.device, 'the file has it on other GPUs, and a container still uses it as it was');
       } else options.end(live.grant.id);
     }
@@ -113,8 +118,10 @@ export function createSlices(options: SlicesOptions): Slices {
   };
 
   return {
-    list: () => [
-      ...containers().map((live): SliceState => {
+    list() {
+      const all = containers();
+      const held = mounts.held(all.map(({ grant }) => grant.id));
+      const states = all.map((live): SliceState => {
         const { id, gpus } = live.grant;
         const problem = problems.get(deviceOf(live));
         return {
@@ -122,15 +129,20 @@ export function createSlices(options: SlicesOptions): Slices {
           grantId: id,
           gpus: gpus.map(({ gpuUuid, memoryBytes, coresPercent }) => ({ gpuUuid, memoryBytes, coresPercent })),
           kind: isSlice(live) ? 'slice' : 'run',
-          inUse: mounts.isHeld(id),
+          inUse: held.has(id),
           ...(problem !== undefined && { problem }),
         };
-      }),
-      ...file.wanted().flatMap(({ device }): readonly SliceState[] => {
-        if (containers().some((live) => deviceOf(live) === device)) return [];
-        return [{ device, gpus: [], kind: 'slice', inUse: false, problem: problems.get(device) ?? 'not granted yet' }];
-      }),
-    ],
+      });
+      const granted = new Set(all.map(deviceOf));
+      const missing = file.wanted().filter(({ device }) => !granted.has(device));
+      return [
+        ...states,
+        ...missing.map(({ device }): SliceState => {
+          const problem = problems.get(device) ?? 'not granted yet';
+          return { device, gpus: [], kind: 'slice', inUse: false, problem };
+        }),
+      ];
+    },
     start(ask, starter) {
       const source = published.source();
       if (!source.ok) return source;

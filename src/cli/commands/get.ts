@@ -14,7 +14,7 @@ import { demand, readSnapshot, stateFolder } from '../lib/agent-client.ts';
 import { type Command, flag, type Parsed, text } from '../lib/command.ts';
 import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
 import { oneLine } from '../lib/text.ts';
-import { columns, tenantName } from '../output/node-table.ts';
+import { columns, policyOf, tenantName } from '../output/node-table.ts';
 import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from './target.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
@@ -76,7 +76,7 @@ export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: No
     shares: snapshot.containers.map((one) => ({
       name: tenantName(one),
       where: String(one.gpuIndex ?? '-'),
-      policy: one.computePolicy,
+      policy: policyOf(one, state.gpus.find(({ gpuUuid }) => gpuUuid === one.gpuUuid)?.policy ?? 'native'),
       priority: one.priority,
       weight: one.computeWeight || null,
       coresPercent: one.coresPercent,

@@ -28,10 +28,12 @@ function bar(used: number, total: number, width = 16): string {
 
 export function stateOf(container: SnapshotContainer): string {
   const states: string[] = [];
+  const above = container.usedBytes - container.limitBytes;
   if (container.withoutGpus) states.push('NO GPUS');
-  if (container.over) states.push('OVER');
-  else if (container.usedBytes > container.limitBytes)
-    states.push(`${mib(container.usedBytes - container.limitBytes)} MiB above, tolerated`);
+  // Nothing is refused to it, and it is never stopped for memory: what it takes is taken from others.
+  if (!container.isolateMemory) states.push(above > 0 ? `NOT ISOLATED, ${mib(above)} MiB above` : 'NOT ISOLATED');
+  else if (container.over) states.push('OVER');
+  else if (above > 0) states.push(`${mib(above)} MiB above, tolerated`);
   if (container.bypassBytes > 0) states.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.overShare) states.push('OVER SHARE');
   if (container.tampered) states.push('LEDGER DAMAGED');
@@ -65,8 +67,15 @@ export function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotCo
   return `${coresPercent}${most}%${compute ? '' : ' not enforced'}`;
 }
 
-const policyText = ({ computePolicy, priority }: SnapshotContainer): string =>
-  priority === 'high' ? `${computePolicy}, high` : computePolicy;
+/** `undivided`: it asked for no compute, and its launches go unmanaged on a GPU whose policy would divide them. */
+export function policyOf({ computePolicy, coresPercent }: SnapshotContainer, ofGpu: string | undefined): string {
+  return computePolicy === 'native' && coresPercent === 0 && ofGpu !== 'native' ? 'undivided' : computePolicy;
+}
+
+const policyText = (container: SnapshotContainer, { devices }: Snapshot): string => {
+  const ofGpu = devices.find(({ gpu }) => gpu.uuid === container.gpuUuid)?.compute.policy ?? 'native';
+  return `${policyOf(container, ofGpu)}${container.priority === 'high' ? ', high' : ''}`;
+};
 
 /** The mode, and its source where that is not the node. */
 const modeText = ({ enforcement: { mode, by } }: SnapshotContainer): string =>
@@ -89,7 +98,7 @@ export function tenantRows(snapshot: Snapshot): string[] {
     mib(container.limitBytes),
     container.smPercent === undefined ? '-' : `${container.smPercent}%`,
     coresOf(container),
-    policyText(container),
+    policyText(container, snapshot),
     container.fence,
     modeText(container),
     stateOf(container),

@@ -63,11 +63,13 @@ function row(recommendation: Recommendation): readonly string[] {
 export function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Record<string, string>> | undefined {
   if (memory === undefined) return undefined;
   const count = of.gpuCount;
-  const asked = of.gpus.some(({ grantedCoresPercent }) => grantedCoresPercent !== undefined);
+  const asked = maxOf(of.gpus.map(({ grantedCoresPercent }) => grantedCoresPercent));
+  // Where its use was not measured long enough, what it asked for stays.
+  const percent = asked === undefined ? undefined : (cores?.amount ?? asked);
   return {
     ...(count > 1 ? { [GPU]: String(count) } : {}),
     [GPU_MEMORY]: formatBytes(memory.amount * count),
-    ...(asked && cores ? { [GPU_CORES]: String(cores.amount * count) } : {}),
+    ...(percent === undefined ? {} : { [GPU_CORES]: String(percent * count) }),
   };
 }
 

@@ -57,7 +57,7 @@ function taught(usedMiB: number): Record<number, number> {
   const keeping = createGrantUpkeep({
     registry,
     native: {} as Native,
-    mounts: { isHeld: () => false },
+    mounts: { held: () => new Set() },
     ownPidNamespace: PID_NAMESPACE,
     isAlive: () => true,
     log: loggerTo({

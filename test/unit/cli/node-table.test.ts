@@ -9,6 +9,7 @@ import {
   columns,
   gpuRows,
   nodeLines,
+  policyOf,
   stateOf,
   tenantName,
   tenantRows,
@@ -236,4 +237,24 @@ test('the last actions, as many as are asked for, oldest first', (t) => {
   }));
   t.deepEqual(actionRows(snapshot({ recent }), 2), ['15:04:01 warn: two', '15:04:02 warn: three']);
   t.deepEqual(actionRows(snapshot({}), 5), []);
+});
+
+test('a tenant without memory isolation is shown as such, whatever it holds', (t) => {
+  const cases: [more: Partial<SnapshotContainer>, state: string][] = [
+    [{ isolateMemory: false }, 'NOT ISOLATED'],
+    [{ isolateMemory: false, usedBytes: 1300 * MIB }, 'NOT ISOLATED, 300 MiB above'],
+    [{ usedBytes: 1300 * MIB }, '300 MiB above, tolerated'],
+    [{ isolateMemory: false, overShare: true }, 'NOT ISOLATED, OVER SHARE'],
+  ];
+  for (const [more, state] of cases) t.is(stateOf(container(more)), state);
+});
+
+test('a tenant that asked for no compute is not native on a GPU that divides', (t) => {
+  t.is(policyOf(container(), 'fixed'), 'undivided');
+  t.is(policyOf(container(), 'native'), 'native');
+  t.is(policyOf(container({ coresPercent: 30 }), 'fixed'), 'native');
+  t.is(policyOf(container({ computePolicy: 'fixed' }), 'fixed'), 'fixed');
+  const fixed = { ...device({}), compute: { policy: 'fixed', source: 'configuration' } as const };
+  const [, row = ''] = tenantRows(snapshot({ devices: [fixed], containers: [container()] }));
+  t.regex(row, / - +undivided +interposer /);
 });

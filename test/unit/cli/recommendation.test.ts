@@ -134,3 +134,15 @@ test('a pod that moved between nodes is one container with its current grant', (
     ],
   );
 });
+
+test('compute that was asked for is kept where its use was not measured', (t) => {
+  const gpu = { gpuUuid: 'GPU-0', grantedBytes: 1024 * MIB, grantedCoresPercent: 30, coresHeld: true, denied: 0 };
+  const names = { namespace: 'local', pod: 'train', container: 'main', plain: true, stops: 0 };
+  const gpus = [{ ...gpu, memory: { peak: 700 * MIB }, compute: undefined }];
+  const lines = (gpuCount: number) =>
+    recommendationLines([recommend({ ...names, gpuCount, gpus }, NONE)], 'here').filter((line) =>
+      line.startsWith('cotenant run'),
+    );
+  t.deepEqual(lines(1), ['cotenant run --gpu-memory 700Mi --gpu-cores 30']);
+  t.deepEqual(lines(2), ['cotenant run --gpus 2 --gpu-memory 1400Mi --gpu-cores 60']);
+});

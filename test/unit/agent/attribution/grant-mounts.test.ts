@@ -63,14 +63,13 @@ test('a process has the grant whose folder it mounts, from the same file system 
 test('a grant is held while a process has it, or while that cannot be known', (t) => {
   const texts: Record<string, string> = { 10: mounted(`/data/cotenant/grants/${ONE}`) };
   const mounts = mountsOf(texts);
-  t.true(mounts.isHeld(ONE));
-  t.false(mounts.isHeld(TWO));
+  t.deepEqual([...mounts.held([ONE, TWO])], [ONE]);
   texts[20] = mounted(`/data/cotenant/grants/${ONE}`);
   delete texts[10];
-  t.true(mounts.isHeld(ONE), 'another container has it now');
+  t.deepEqual([...mounts.held([ONE])], [ONE], 'another container has it now');
   delete texts[20];
-  t.false(mounts.isHeld(ONE));
-  t.true(mountsOf({}, ['30']).isHeld(ONE));
+  t.deepEqual([...mounts.held([ONE])], []);
+  t.deepEqual([...mountsOf({}, ['30']).held([ONE, TWO])], [ONE, TWO]);
 });
 
 test('a list of mounts is read whole up to its bound, and one beyond it is an error', (t) => {
@@ -97,7 +96,7 @@ test('a grant counts as held while a process has more mounts than are read', (t)
     },
     processes: () => ['40'],
   });
-  t.true(endless.isHeld(ONE));
+  t.deepEqual([...endless.held([ONE])], [ONE]);
   t.is(endless.grantOf(40), undefined);
 });
 
@@ -107,5 +106,45 @@ test("the machine's own processes have no grant, though a container shared its m
   t.deepEqual(mounts.processesWith(ONE), [10]);
   t.is(mounts.grantOf(7), undefined);
   t.is(mounts.grantOf(10), ONE);
-  t.false(mountsOf({ 1: shared }).isHeld(ONE));
+  t.deepEqual([...mountsOf({ 1: shared }).held([ONE])], []);
+});
+
+test('one pass over the processes serves any number of grants', (t) => {
+  const ids = Array.from({ length: 1000 }, (_, index) => `aaaaaa${String(index).padStart(6, '0')}`);
+  const list = ids.map((id) => ({ folder: `/var/lib/cotenant/grants/${id}`, grant: { id, owner: { device: id } } }));
+  let reads = 0;
+  const mounts = createGrantMounts({
+    namespaceOf,
+    registry: { list: () => list as unknown as readonly LiveGrant[] },
+    native: { readProcess: (pid) => ({ startTicks: pid, ended: false }) as ProcessFacts, isRunning: () => true },
+    mountsOf(pid) {
+      if (pid === 'self') return SELF;
+      reads += 1;
+      // Every tenth process is in a container with a grant.
+      return pid % 10 === 0 ? mounted(`/data/cotenant/grants/${ids[pid / 10]}`) : '500 499 0:50 / / rw - overlay o rw';
+    },
+    processes: () => Array.from({ length: 2000 }, (_, pid) => String(pid + 10)),
+  });
+  const held = mounts.held(ids);
+  t.is(held.size, 200);
+  t.is(reads, 2000);
+  // Its holders are known now, and only the others are looked for.
+  t.is(mounts.held([...held]).size, 200);
+  t.is(reads, 2000);
+  t.deepEqual(mounts.held(ids), held);
+  t.is(reads, 4000);
+});
+
+test('a folder whose path has blanks is found as the kernel writes it', (t) => {
+  const folder = `/var/lib/my state/grants/${ONE}`;
+  const mounts = createGrantMounts({
+    namespaceOf,
+    registry: {
+      list: () => [{ folder, grant: { id: ONE, owner: { device: ONE } } }] as unknown as readonly LiveGrant[],
+    },
+    native: { readProcess: () => undefined, isRunning: () => false },
+    mountsOf: (pid) => (pid === 'self' ? SELF : mounted(`/data/my\\040state/grants/${ONE}`)),
+    processes: () => ['10'],
+  });
+  t.is(mounts.grantOf(10), ONE);
 });
