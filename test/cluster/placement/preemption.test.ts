@@ -1,5 +1,5 @@
 // Priorities on a real scheduler: a pod of high priority displaces the pod that holds its GPU, and no pod is evicted for
-// one that still could not run. The nodes have no kubelet: only bindings and evictions are checked.
+// one that still could not run; then what an autoscaler of nodes concludes. The nodes have no kubelet: only bindings and evictions are checked.
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
@@ -20,6 +20,7 @@ import {
   uuid,
   WAIT_MS,
 } from '../support/scheduling.ts';
+import { checkTemplateNodes } from './template-nodes.ts';
 
 const tools = bedTools(console.log, false);
 const helm = lookForHelm();
@@ -106,4 +107,6 @@ testUnless(reason)('a pod of high priority displaces the right share, and none i
   );
   t.deepEqual(names, ['needs-both']);
   t.is(conditionOf(await bound(bed, 'needs-both'))?.status, 'True');
+  await clear(bed, 'gpu-3');
+  await checkTemplateNodes(t, bed);
 });
