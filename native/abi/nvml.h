@@ -145,6 +145,7 @@ enum {
 /* Field values, requested by number, several in one call; scope names a link, or all of them as below. */
 enum {
     NVML_ABI_FIELD_MEMORY_TEMPERATURE = 82,
+    NVML_ABI_FIELD_ENERGY_MILLIJOULES = 83,
     NVML_ABI_FIELD_NVLINK_SENT_KIB = 138,
     NVML_ABI_FIELD_NVLINK_RECEIVED_KIB = 139,
     NVML_ABI_FIELD_PCIE_SENT_BYTES = 197,

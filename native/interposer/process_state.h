@@ -147,6 +147,7 @@ struct cot_ended_views {
 struct cot_known_pool {
     abi_pool handle; /* with a mark once the program has destroyed the pool */
     uint32_t gpu;
+    uint32_t managed; /* its memory is: appended in layout 6 where there was padding, 0 to engines before */
     uint64_t charged;
 };
 struct cot_pools {

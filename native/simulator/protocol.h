@@ -34,7 +34,9 @@ enum sim_op {
                         memory limit of the caller's cgroup */
     SIM_RESIDUAL, /* GPU, arg[0] bytes by which the context grew (code, local memory); as SIM_ALLOCATE, freed with it */
     SIM_SHARE,    /* arg[0] block ID, fd: its contents are in this file now, and other processes may open it */
-    SIM_OPEN_SHARED, /* arg[0] ID of a block that another process shared; reply as SIM_IMPORT, and its fd */
+    SIM_SHARE_FILE,  /* GPU, fd: a file without memory of the GPU, for SIM_OPEN_SHARED; reply arg[0] its block ID */
+    SIM_OPEN_SHARED, /* arg[0] ID of a block that another process shared, or if arg[1] is not 0 this one; reply as
+                        SIM_IMPORT, and its fd */
     SIM_HOST_DONE,   /* GPU, arg[0] number of a SIM_ITEM_HOST: its work is done */
     SIM_PROCESS,     /* arg[0] PID as the caller sees it, arg[1] SIM_PROCESS_*; reply arg[0] ABI_PROCESS_* afterwards */
     /* NVML role */

@@ -9,7 +9,7 @@
 #include "sim.h"
 
 #define STACK_DEPTH 32
-static _Thread_local struct sim_context *stack[STACK_DEPTH];
+static _Thread_local struct sim_context *stack[STACK_DEPTH]; /* the last one is current */
 static _Thread_local int depth;
 
 /* Counts how many stacks contain a context: the first form of cuCtxPushCurrent accepts only a context that is on
@@ -40,9 +40,19 @@ int sim_usable(struct sim_context *context) {
 }
 
 int sim_current(struct sim_context **context) {
-    *context = depth > 0 ? stack[depth - 1] : NULL;
+    *context = sim_stack_top();
     if (!*context) return ABI_ERROR_INVALID_CONTEXT;
     return sim_usable(*context);
+}
+
+struct sim_context *sim_stack_top(void) {
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+bool sim_is_on_other_stacks(const struct sim_context *context) {
+    unsigned own = 0;
+    for (int i = 0; i < depth; i++) own += stack[i] == context;
+    return atomic_load(&context->stacked) > own;
 }
 
 void sim_limits_begin(struct sim_context *context) {
@@ -82,7 +92,7 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
     *context = (struct sim_context){.magic = SIM_CONTEXT_MAGIC,
                                     .device = device,
                                     .gpu = gpu,
-                                    .refs = 1,
+                                    .uses = 1,
                                     .primary = kind == SIM_PRIMARY_CONTEXT,
                                     .green = kind == SIM_GREEN_CONTEXT,
                                     .alive = true,
@@ -155,10 +165,11 @@ int sim_primary_retain(int device, struct sim_context **out) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = sim.primary[device];
-    int result = ABI_SUCCESS;
-    if (context) context->refs++;
-    else result = sim_context_new(&context, 0, device, SIM_PRIMARY_CONTEXT);
-    if (result == ABI_SUCCESS) sim.primary[device] = context;
+    int result = context ? ABI_SUCCESS : sim_context_new(&context, 0, device, SIM_PRIMARY_CONTEXT);
+    if (result == ABI_SUCCESS) {
+        sim.primary[device] = context;
+        sim.primary_retains[device]++;
+    }
     pthread_mutex_unlock(&sim.lock);
     if (result == ABI_SUCCESS) *out = context;
     return result;
@@ -169,23 +180,26 @@ SIM_EXPORT abi_result cuDevicePrimaryCtxRetain(abi_context *out, abi_device devi
     return out ? sim_primary_retain(device, (struct sim_context **)out) : ABI_ERROR_INVALID_VALUE;
 }
 
+/* A reset ends the context and releases none of its uses: the reference of cuDevicePrimaryCtxReset. */
 static int primary_drop(abi_device device, bool reset) {
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = sim.primary[device];
-    bool ends = context && (reset || context->refs == 1);
+    bool ends = context && (reset || sim.primary_retains[device] == 1);
     pthread_mutex_unlock(&sim.lock);
     if (ends) sim_wait_all(context);
     pthread_mutex_lock(&sim.lock);
     context = sim.primary[device];
-    ends = context && (reset || --context->refs == 0);
+    bool fits = reset || sim.primary_retains[device] > 0;
+    if (fits && !reset) sim.primary_retains[device]--;
+    ends = context && (reset || (fits && sim.primary_retains[device] == 0));
     if (ends) { /* in one step: no other thread may see it gone while it still has memory, or create the next one beside
                    it */
         sim.primary[device] = NULL;
         context_end(context);
     }
     pthread_mutex_unlock(&sim.lock);
-    return context || reset ? ABI_SUCCESS : ABI_ERROR_INVALID_CONTEXT;
+    return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_CONTEXT;
 }
 
 int sim_primary_release(int device) {
@@ -237,13 +251,13 @@ SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *fl
     return ABI_SUCCESS;
 }
 
-static int push(struct sim_context *context) {
+int sim_push(struct sim_context *context) {
     if (depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
     set_slot(depth++, context);
     return ABI_SUCCESS;
 }
 
-static int create(abi_context *out, unsigned flags, abi_device device) {
+int sim_create(abi_context *out, unsigned flags, abi_device device) {
     if (!out || depth == STACK_DEPTH || !are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_context *context = NULL;
@@ -251,21 +265,20 @@ static int create(abi_context *out, unsigned flags, abi_device device) {
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;
     *out = (abi_context)context;
-    return push(context);
+    return sim_push(context);
 }
 
 SIM_ROW(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi_device device),
-        create(out, flags, device))
+        sim_create(out, flags, device))
 SIM_EXPORT abi_result cuCtxCreate_v3(abi_context *out, void *affinity, int count, unsigned flags, abi_device device) {
     SIM_ENTER("cuCtxCreate_v3");
     (void)affinity;
     if (count != 0) return ABI_ERROR_NOT_SUPPORTED;
-    return create(out, flags, device);
+    return sim_create(out, flags, device);
 }
-SIM_ROW(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), create(out, flags, device))
-SIM_ROW(cuCtxCreate, (abi_context * out, unsigned flags, abi_device device), create(out, flags, device))
+SIM_ROW(cuCtxCreate_v2, (abi_context * out, unsigned flags, abi_device device), sim_create(out, flags, device))
 
-static int destroy(abi_context handle) {
+int sim_destroy(abi_context handle) {
     struct sim_context *context = (struct sim_context *)handle;
     pthread_mutex_lock(&sim.lock);
     bool known = sim_is_context(context) && context->alive && !context->primary && !context->green;
@@ -275,8 +288,7 @@ static int destroy(abi_context handle) {
     return sim_context_finish(context);
 }
 
-SIM_ROW(cuCtxDestroy_v2, (abi_context context), destroy(context))
-SIM_ROW(cuCtxDestroy, (abi_context context), destroy(context))
+SIM_ROW(cuCtxDestroy_v2, (abi_context context), sim_destroy(context))
 
 SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
     SIM_ENTER("cuCtxSetCurrent");
@@ -287,7 +299,7 @@ SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
         pthread_mutex_unlock(&sim.lock);
         if (!known) return ABI_ERROR_INVALID_CONTEXT;
     }
-    if (depth == 0) return context ? push(context) : ABI_SUCCESS;
+    if (depth == 0) return context ? sim_push(context) : ABI_SUCCESS;
     if (context) set_slot(depth - 1, context);
     else pop();
     return ABI_SUCCESS;
@@ -295,7 +307,7 @@ SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
 SIM_EXPORT abi_result cuCtxGetCurrent(abi_context *context) {
     SIM_ENTER("cuCtxGetCurrent");
     if (!context) return ABI_ERROR_INVALID_VALUE;
-    *context = (abi_context)(depth > 0 ? stack[depth - 1] : NULL);
+    *context = (abi_context)sim_stack_top();
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuCtxPushCurrent_v2(abi_context handle) {
@@ -303,7 +315,7 @@ SIM_EXPORT abi_result cuCtxPushCurrent_v2(abi_context handle) {
     pthread_mutex_lock(&sim.lock);
     bool known = sim_is_context((struct sim_context *)handle);
     pthread_mutex_unlock(&sim.lock);
-    return known ? push((struct sim_context *)handle) : ABI_ERROR_INVALID_CONTEXT;
+    return known ? sim_push((struct sim_context *)handle) : ABI_ERROR_INVALID_CONTEXT;
 }
 SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
     SIM_ENTER("cuCtxPopCurrent_v2");
@@ -312,20 +324,9 @@ SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
     if (context) *context = (abi_context)top;
     return ABI_SUCCESS;
 }
-/* Accepts only a floating context, one that is attached to no thread: CUDA 3.2's reference manual, cuCtxPushCurrent.
- * CUDA 4.0 added the second form without this restriction. */
-SIM_EXPORT abi_result cuCtxPushCurrent(abi_context handle) {
-    struct sim_context *context = (struct sim_context *)handle;
-    pthread_mutex_lock(&sim.lock);
-    bool attached = sim_is_context(context) && atomic_load(&context->stacked) > 0;
-    pthread_mutex_unlock(&sim.lock);
-    return attached ? ABI_ERROR_INVALID_VALUE : cuCtxPushCurrent_v2(handle);
-}
-SIM_SAME(cuCtxPopCurrent, (abi_context * context), cuCtxPopCurrent_v2(context))
-
 SIM_EXPORT abi_result cuCtxGetDevice(abi_device *device) {
     SIM_ENTER("cuCtxGetDevice");
-    struct sim_context *context = depth > 0 ? stack[depth - 1] : NULL;
+    const struct sim_context *context = sim_stack_top();
     if (!context || !context->alive) return ABI_ERROR_INVALID_CONTEXT;
     if (!device) return ABI_ERROR_INVALID_VALUE;
     *device = context->device;
@@ -353,14 +354,6 @@ SIM_EXPORT abi_result cuCtxSetFlags(unsigned flags) {
     SIM_TRY(sim_current(&context));
     if (!are_flags(flags)) return ABI_ERROR_INVALID_VALUE;
     context->flags = flags;
-    return ABI_SUCCESS;
-}
-SIM_EXPORT abi_result cuCtxGetApiVersion(abi_context context, unsigned *version) {
-    SIM_ENTER("cuCtxGetApiVersion");
-    struct sim_context *current;
-    if (!context) SIM_TRY(sim_current(&current));
-    if (!version) return ABI_ERROR_INVALID_VALUE;
-    *version = 3020;
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuCtxGetStreamPriorityRange(int *least, int *greatest) {

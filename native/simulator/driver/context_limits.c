@@ -92,6 +92,8 @@ SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
     if (!is_supported(context, limit)) return ABI_ERROR_UNSUPPORTED_LIMIT;
     if (limit == ABI_LIMIT_STACK_SIZE && value > 512u << 10) return ABI_ERROR_INVALID_VALUE;
     if (limit == ABI_LIMIT_STACK_SIZE) value = (value + 15) / 16 * 16;
+    size_t most_persisting = (size_t)sim.facts->gpus[context->gpu].l2_kib * 768;
+    if (limit == ABI_LIMIT_PERSISTING_L2 && value > most_persisting) value = most_persisting; /* a hint */
     pthread_mutex_lock(&sim.lock);
     context = sim_root(context);
     if (is_taken(context, limit)) result = resize(context, limit, value);

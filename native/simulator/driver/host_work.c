@@ -51,6 +51,12 @@ static bool is_met(const struct sim_step *step) {
 static void do_step(const struct sim_step *step) {
     if (step->type == ABI_NODE_MEMCPY) memmove((void *)step->to, (void *)step->from, step->bytes);
     if (step->type == ABI_NODE_MEMSET) sim_fill_there(&step->fill);
+    if (step->type == SIM_STEP_RAISE) {
+        _Atomic uint64_t *number = (_Atomic uint64_t *)step->to;
+        uint64_t before = atomic_load(number);
+        while (before < step->bytes && !atomic_compare_exchange_weak(number, &before, step->bytes)) {
+        }
+    }
     if (step->type != ABI_NODE_HOST) return;
     sim_in_host_call = true;
     atomic_fetch_add(&sim_host_calls, 1);

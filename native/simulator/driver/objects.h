@@ -12,9 +12,10 @@
 
 struct sim_context {
     uint32_t magic;
-    int device;    /* ordinal */
-    uint32_t gpu;  /* the node's index */
-    unsigned refs; /* primary: retains; else 1 */
+    int device;      /* ordinal */
+    uint32_t gpu;    /* the node's index */
+    unsigned uses;   /* its creation and cuCtxAttach */
+    bool first_form; /* of cuCtxCreate as of CUDA 2.0 */
     bool primary;
     _Atomic bool alive; /* changes under sim.lock; also read without it */
     unsigned flags;
@@ -24,8 +25,9 @@ struct sim_context {
     uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
     bool uses_heap, uses_printf;
     bool green;
-    abi_resource sms;         /* of a green one */
-    _Atomic unsigned stacked; /* on how many threads' stacks of current contexts it is */
+    abi_resource sms;          /* of a green one */
+    struct sim_stream *awaits; /* what it awaits, all streams await, also those that are made later; NULL: nothing */
+    _Atomic unsigned stacked;  /* on how many threads' stacks of current contexts it is */
     struct sim_context *next;
 };
 
@@ -39,8 +41,9 @@ enum sim_region_kind {
     SIM_CHUNK,
     SIM_RESERVED,
     SIM_GRAPH,
-    SIM_OPENED, /* another process's memory, opened by its IPC handle */
-    SIM_VIEW,   /* of imported memory, which has the block */
+    SIM_OPENED,  /* another process's memory, opened by its IPC handle */
+    SIM_VIEW,    /* of imported memory, which has the block */
+    SIM_GLOBALS, /* of a module, whose code has the block */
 };
 struct sim_region {
     enum sim_region_kind kind;
@@ -93,12 +96,29 @@ struct sim_function {
     unsigned parameters, dynamic_shared; /* number of them; bytes that a launch may ask for */
     struct sim_function *next;
 };
+/* A variable that an image declares for all of its kernels. */
+struct sim_global {
+    char *name;
+    uint64_t offset, bytes; /* among the globals of the image */
+    unsigned char *first;   /* first value; NULL: zeros */
+    bool managed;
+    struct sim_global *next;
+};
+/* Code and globals of an image in a context. */
+struct sim_loaded {
+    struct sim_context *context;
+    uint64_t block;             /* of the daemon; 0 = no more than a context contains anyway */
+    struct sim_region *globals; /* NULL: none */
+    struct sim_loaded *next;
+};
 struct sim_module {
     uint32_t magic;
     struct sim_context *context; /* NULL for a library */
     struct sim_function *functions;
     bool any_name; /* the image's kernels are unknown: every name is found */
-    uint64_t block;
+    struct sim_global *globals;
+    uint64_t code_bytes, global_bytes;
+    struct sim_loaded *loaded; /* of a module: one; of a library: one for each context that has used it */
     struct sim_module *next;
 };
 
@@ -126,8 +146,13 @@ struct sim_stream {
 /* A queue of the channel: one stream's, or several where a process has very many. */
 struct sim_queue {
     uint32_t streams;               /* under sim.lock */
+    struct sim_context *context;    /* of the last stream that it was given to */
     _Atomic uint64_t last;          /* number of the last item submitted to it */
     _Atomic uint64_t last_blocking; /* the same, of streams that synchronize with the legacy default stream */
+};
+/* Of an event that other processes can open: how often it was recorded, and the last complete record. */
+struct sim_shared_event {
+    _Atomic uint64_t records, complete;
 };
 struct sim_event {
     uint32_t magic;
@@ -137,6 +162,9 @@ struct sim_event {
     uint64_t item;    /* 0 = never recorded */
     uint64_t capture; /* of the capture in which it was recorded */
     struct sim_nodes after;
+    struct sim_shared_event *shared; /* of an event that other processes can open: all that is above is unused */
+    uint64_t shared_block;           /* its ID for other processes; 0: it has none */
+    int shared_fd;
     struct sim_event *next, **place;
 };
 
@@ -157,5 +185,5 @@ struct sim_step {
     void *data;
 };
 /* Beside the types of nodes: until the 32 or 64 bits at `to` meet `bytes` as `fill.element` says
- * (CU_STREAM_WAIT_VALUE_*); fill.width: 4 or 8. */
-enum { SIM_STEP_WAIT_VALUE = 1000 };
+ * (CU_STREAM_WAIT_VALUE_*); fill.width: 4 or 8. And: raises the 64 bits at `to` to `bytes`. */
+enum { SIM_STEP_WAIT_VALUE = 1000, SIM_STEP_RAISE };

@@ -31,7 +31,8 @@ struct sim_state {
     struct sim_stream *streams;
     uint32_t cell_next[SIM_MAX_GPUS], *cell_free[SIM_MAX_GPUS], cell_free_count[SIM_MAX_GPUS];
     struct sim_context *contexts;
-    struct sim_context *primary[SIM_MAX_GPUS];
+    struct sim_context *primary[SIM_MAX_GPUS]; /* by ordinal */
+    unsigned primary_retains[SIM_MAX_GPUS];
     struct sim_module *modules;
     struct sim_physical *physicals;
     uint64_t next_id;
@@ -55,6 +56,11 @@ bool sim_is_process_locked(void);
 
 /* context.c: the calling thread's current context, or an error */
 int sim_current(struct sim_context **context);
+struct sim_context *sim_stack_top(void); /* the current context, which may have ended; NULL: none */
+bool sim_is_on_other_stacks(const struct sim_context *context);
+int sim_push(struct sim_context *context);
+int sim_create(abi_context *out, unsigned flags, abi_device device);
+int sim_destroy(abi_context handle);
 int sim_usable(struct sim_context *context); /* its sticky error, if any */
 bool sim_is_context(struct sim_context *context);
 enum sim_context_kind { SIM_OWN_CONTEXT, SIM_PRIMARY_CONTEXT, SIM_GREEN_CONTEXT };
@@ -147,6 +153,13 @@ bool sim_cell_take(const struct sim_context *context, uint32_t *cell);
 void sim_cell_leave(const struct sim_event *event);
 int sim_event_record(struct sim_event *event, struct sim_context *context, struct sim_stream *stream);
 int sim_event_await(const struct sim_event *event, struct sim_context *context, struct sim_stream *stream);
+bool sim_event_is_done(const struct sim_event *event);
+int sim_event_synchronize(const struct sim_event *event);
+void sim_event_add(struct sim_event *event); /* to the list of all events */
+/* Gives it what other processes can open, or what another process has given to its own; and takes it away. */
+bool sim_event_share(struct sim_event *event);
+bool sim_event_map(struct sim_event *event, int fd);
+void sim_event_unshare(struct sim_event *event);
 
 /* capture_rules.c: an error if captures forbid the call; those that do become invalid. `stream` NULL: the legacy
  * default stream. */
@@ -220,7 +233,7 @@ static inline abi_stream sim_own(abi_stream stream) {
 int sim_wait_stream(abi_stream handle);
 void sim_release_unused(void); /* after a synchronization; takes the lock */
 
-/* module.c */
+/* modules/module.c */
 unsigned sim_occupancy(unsigned threads); /* blocks of that size on one SM */
 /* Of one launch. An error: the kernel needs parameters and has none. */
 int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const *parameters, struct sim_item *item);
@@ -249,6 +262,13 @@ int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const
 #define SIM_CURRENT(context)     \
     struct sim_context *context; \
     SIM_TRY(sim_current(&context))
+/* In calls of which contexts of the first form have an older one. */
+#define SIM_LATER_FORM()                                            \
+    do {                                                            \
+        struct sim_context *context_;                               \
+        SIM_TRY(sim_current(&context_));                            \
+        if (context_->first_form) return ABI_ERROR_INVALID_CONTEXT; \
+    } while (0)
 #define SIM_STREAM(handle, context, stream) \
     struct sim_context *context;            \
     struct sim_stream *stream;              \

@@ -4,7 +4,7 @@
 #include "sim.h"
 
 /* A queue that is empty and of no stream, or else one that the stream shares: as on hardware, whose queues are few. */
-static uint32_t take_queue(const struct sim_context *context) {
+static uint32_t take_queue(struct sim_context *context) {
     struct sim_queue *queues = sim.queues[context->gpu];
     uint32_t found = 1 + (uint32_t)(sim.next_id % (SIM_QUEUES - 1));
     for (uint32_t queue = 1; queue < SIM_QUEUES; queue++) {
@@ -13,7 +13,20 @@ static uint32_t take_queue(const struct sim_context *context) {
         break;
     }
     queues[found].streams++;
+    queues[found].context = context;
     return found;
+}
+
+/* Has a new stream wait for what all streams of its context await (entry/contexts/context_events.c). */
+static int await_context(struct sim_context *context, struct sim_stream *stream) {
+    const struct sim_stream *awaits = context->awaits;
+    uint64_t last = awaits ? atomic_load(&awaits->last) : 0;
+    if (!last || awaits == stream || sim_is_done(context, awaits->queue, last)) return ABI_SUCCESS;
+    struct sim_item item = {.kind = SIM_ITEM_WAIT,
+                            .wait_gpu = (uint16_t)context->gpu,
+                            .wait_queue = (uint16_t)awaits->queue,
+                            .wait_number = last};
+    return sim_submit(context, stream, &item, NULL);
 }
 
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority) {
@@ -32,7 +45,7 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
     sim.streams = stream;
     pthread_mutex_unlock(&sim.lock);
     *out = (abi_stream)stream;
-    return ABI_SUCCESS;
+    return await_context(context, stream);
 }
 
 void sim_stream_end(struct sim_stream *stream) {

@@ -50,6 +50,11 @@ static void fill_field(uint32_t gpu, const struct sim_health *health, struct nvm
         return;
     }
     field->value_type = NVML_ABI_VALUE_LONG_LONG;
+    if (field->id == NVML_ABI_FIELD_ENERGY_MILLIJOULES) {
+        field->result = nvml_gpu_state(gpu, &state);
+        if (field->result == NVML_ABI_SUCCESS) field->value = state.energy_mj;
+        return;
+    }
     field->result = NVML_ABI_SUCCESS;
     if (field->id == NVML_ABI_FIELD_PCIE_RECEIVED_BYTES) field->value = health->pcie_bytes[0];
     else if (field->id == NVML_ABI_FIELD_PCIE_SENT_BYTES) field->value = health->pcie_bytes[1];

@@ -142,10 +142,13 @@ NVML_EXPORT nvmlSystemGetDriverVersion(char *text, unsigned length) {
     NVML_ENTER(true);
     return nvml_text(text, length, nvml_facts->driver_version);
 }
+/* Known before nvmlInit, too: here from the node, to which that connects. */
 NVML_EXPORT nvmlSystemGetNVMLVersion(char *text, unsigned length) {
-    NVML_ENTER(true);
     char version[64];
+    if (sim_faults_armed) NVML_TRY(sim_fault(__func__));
+    NVML_TRY(init("nvmlInit_v2"));
     snprintf(version, sizeof version, "%u.%s", nvml_facts->cuda_version / 1000, nvml_facts->driver_version);
+    nvmlShutdown();
     return nvml_text(text, length, version);
 }
 NVML_EXPORT nvmlSystemGetCudaDriverVersion(int *version) {

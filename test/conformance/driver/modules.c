@@ -337,7 +337,9 @@ RULE(library_no_file, .source = DRIVER_API "Library Management, cuLibraryLoadFro
 }
 
 static CUresult crash(void) {
+    /* A comment to a GPU; a driver that does not execute kernels ends this one as its instructions would. */
     static const char BAD[] = HEAD
+        "// cotenant-sim: error=700\n"
         ".visible .entry bad() { .reg .u64 a; .reg .u32 v; mov.u64 a, 16; mov.u32 v, 1; st.global.u32 [a], v; ret; }\n";
     CUmodule m;
     CUfunction f;

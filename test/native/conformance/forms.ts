@@ -38,6 +38,8 @@ export type Observed = {
 };
 
 export const PROGRAM = join(BUILD, 'tests/conformance-rules');
+/** As rules of what one GPU is to another want two, and others a recent one. */
+const GPUS = ['h100', 'h100'];
 /** Ample for every rule: refusals by the limit are asked of other tests. */
 const MEMORY = 6144 * MIB;
 /** Of the GPU: enough that no rule runs out of its time. */
@@ -69,10 +71,16 @@ export const readRules = (output: string): Rule[] =>
 async function environmentOf(t: ExecutionContext, form: Form, node: SimulatedNode): Promise<Record<string, string>> {
   if (form === 'bare') return environment({ LD_LIBRARY_PATH: node.lib });
   const share = form === 'share' ? { coresPercent: PERCENT } : {};
-  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: MEMORY, ...share }]);
+  const grant = makeGrant(
+    t,
+    node,
+    GPUS.map((_, gpu) => ({ gpu, memoryBytes: MEMORY, ...share })),
+  );
   if (form === 'mounted') return environment({ LD_LIBRARY_PATH: mountOver(t, node, grant).lib });
   if (form === 'share')
-    await startArbiter(t).plan('fixed', [{ id: 'tenant', grant, gpus: [{ gpu: 0, percent: PERCENT }] }]);
+    await startArbiter(t).plan('fixed', [
+      { id: 'tenant', grant, gpus: GPUS.map((_, gpu) => ({ gpu, percent: PERCENT })) },
+    ]);
   return environment({ LD_LIBRARY_PATH: node.lib }, grant.both);
 }
 
@@ -85,7 +93,7 @@ async function run(env: Record<string, string>, args: readonly string[]): Promis
 
 /** Asks all rules in one form. */
 export async function askRules(t: ExecutionContext, form: Form): Promise<Rule[]> {
-  const node = await startNode(t, '--gpu', 't4');
+  const node = await startNode(t, ...GPUS.flatMap((gpu) => ['--gpu', gpu]));
   const env = await environmentOf(t, form, node);
   const words = form === 'bare' ? [] : ['--granted'];
   return run(env, words); // one after the other: some look at how much memory is free

@@ -2,6 +2,7 @@
 #include "grant.h"
 
 #include "../../../shared-memory/ledger.h"
+#include "../core/driver_calls.h"
 
 uint32_t cot_gpu_of(abi_device device) {
     return device >= 0 && device < cot->at.device_count ? cot->at.gpu_of[device] : COT_NO_GPU;
@@ -18,6 +19,15 @@ bool cot_is_host_location(const abi_location *location) {
            location->type == ABI_LOCATION_HOST_NUMA_CURRENT;
 }
 
+/* The driver's error for a location that it does not know either, and not supported for one that it knows. */
+static abi_result refusal_of(const abi_location *location) {
+    abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED, .location = *location};
+    size_t granularity;
+    abi_result result = CALL_DRIVER("cuMemGetAllocationGranularity", (size_t *, const abi_vmm_prop *, int),
+                                    &granularity, &prop, ABI_GRANULARITY_MINIMUM);
+    return result == ABI_SUCCESS ? ABI_ERROR_NOT_SUPPORTED : result;
+}
+
 /* A location type unknown to this build may be GPU memory, on an unknown GPU. So it is charged if the
  * process sees one GPU, and refused if it sees several: charging the wrong GPU would let the
  * program pass its limit on the right one. */
@@ -25,7 +35,7 @@ abi_result cot_find_gpu_of_location(const abi_location *location, uint32_t *gpu)
     switch (location->type) {
     case ABI_LOCATION_DEVICE: return cot_find_gpu_of_device(location->id, gpu);
     case ABI_LOCATION_DEVICE_LOCALITY_DOMAIN: return cot_find_gpu_of_device(location->id & 0xff, gpu);
-    default: return cot->at.device_count == 1 ? cot_find_gpu_of_device(0, gpu) : ABI_ERROR_NOT_SUPPORTED;
+    default: return cot->at.device_count == 1 ? cot_find_gpu_of_device(0, gpu) : refusal_of(location);
     }
 }
 

@@ -4,13 +4,15 @@
  * loading and unloading agree, and the least of the differences counts; before it is refused this is done several
  * times. More than the module took is not charged or refused, unless others allocate and free in step with it all the
  * time. Kernels that are loaded at first use are not seen here. */
+#include <stdlib.h>
+
 #include "../accounting/quota.h"
 #include "../contexts/current.h"
 #include "../core/driver_calls.h"
 #include "blocks/blocks.h"
 
 #define NEARLY_FULL_FRACTION 8u /* less than this fraction of the grant is left */
-#define MOST_OPTIONS 64u
+#define USUAL_OPTIONS 64u
 #define ROUNDS 4
 
 /* A call that loads a module: with `image`, an image or a path, and options, which the driver writes to. */
@@ -22,7 +24,7 @@ struct load {
     unsigned count;
     int *options;
     void **values;
-    void *saved[MOST_OPTIONS];
+    void **saved, *usual[USUAL_OPTIONS];
 };
 
 typedef abi_result (*load_call)(abi_module *, const void *);
@@ -107,9 +109,13 @@ static abi_result load_module(struct load *load) {
     if (result != ABI_SUCCESS) return result;
     if (cot_current_context(&gpu, &context) != ABI_SUCCESS) return call(load); /* the driver says what is wrong */
     if (gpu == COT_NO_GPU) return ABI_ERROR_OUT_OF_MEMORY;
-    if (!load->out || load->count > MOST_OPTIONS || !is_nearly_full(gpu)) return call(load);
+    if (!load->out || !is_nearly_full(gpu)) return call(load);
+    load->saved = load->count > USUAL_OPTIONS ? malloc(load->count * sizeof *load->saved) : load->usual;
+    if (!load->saved) return ABI_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 0; i < load->count; i++) load->saved[i] = load->values[i];
-    return load_nearly_full(load, gpu, context);
+    result = load_nearly_full(load, gpu, context);
+    if (load->saved != load->usual) free(load->saved);
+    return result;
 }
 
 #define LOAD(symbol, type)                                                                    \

@@ -126,9 +126,14 @@ static void answer_cuda(struct node *node, struct client *client, const struct s
         block = memory_find(node, request->arg[0]);
         reply->result = block ? memory_share(client, block, passed_fd) : ABI_ERROR_INVALID_VALUE;
         return;
+    case SIM_SHARE_FILE:
+        reply->result =
+            passed_fd >= 0 ? memory_share_file(node, client, gpu, passed_fd, &block) : ABI_ERROR_INVALID_VALUE;
+        if (reply->result == ABI_SUCCESS) reply_block(reply, block);
+        return;
     case SIM_OPEN_SHARED:
         block = memory_find(node, request->arg[0]);
-        reply->result = block ? memory_open_shared(client, block) : ABI_ERROR_INVALID_VALUE;
+        reply->result = block ? memory_open_shared(client, block, request->arg[1]) : ABI_ERROR_INVALID_VALUE;
         if (reply->result != ABI_SUCCESS) return;
         reply_block(reply, block);
         fds[(*fd_count)++] = block->shared_fd;

@@ -67,17 +67,8 @@ struct block *memory_find_file(struct node *node, uint64_t device, uint64_t inod
     return NULL;
 }
 
-int memory_allocate(struct node *node, struct client *client, uint32_t gpu, uint64_t bytes, uint32_t kind,
-                    struct block **out) {
-    uint64_t granule = node->facts->gpus[gpu].granule_bytes;
-    /* Managed memory is allocated in pieces of 64 KiB, whatever the granule of other memory. */
-    if (kind == SIM_KIND_MANAGED) granule = 64u << 10;
-    if (bytes == 0 || bytes > UINT64_MAX - 2 * granule) return ABI_ERROR_INVALID_VALUE;
-    bytes = (bytes + granule - 1) / granule * granule;
-    if (kind == SIM_KIND_ARRAY && node->padded_arrays) bytes += granule;
-    if (bytes > gpu_usable(node, gpu) - atomic_load(&node->facts->gpus[gpu].used_bytes)) return ABI_ERROR_OUT_OF_MEMORY;
-    uint64_t hard;
-    if (kind != SIM_KIND_MANAGED && bytes > limits_available(node, client, gpu, &hard)) return ABI_ERROR_OUT_OF_MEMORY;
+static int add_block(struct node *node, struct client *client, uint32_t gpu, uint64_t bytes, uint32_t kind,
+                     struct block **out) {
     struct block *block = block_new(node);
     struct reference *reference = calloc(1, sizeof *reference);
     if (!block || !reference) {
@@ -99,6 +90,20 @@ int memory_allocate(struct node *node, struct client *client, uint32_t gpu, uint
     account(node, client, block, 1);
     *out = block;
     return ABI_SUCCESS;
+}
+
+int memory_allocate(struct node *node, struct client *client, uint32_t gpu, uint64_t bytes, uint32_t kind,
+                    struct block **out) {
+    uint64_t granule = node->facts->gpus[gpu].granule_bytes;
+    /* Managed memory is allocated in pieces of 64 KiB, whatever the granule of other memory. */
+    if (kind == SIM_KIND_MANAGED) granule = 64u << 10;
+    if (bytes == 0 || bytes > UINT64_MAX - 2 * granule) return ABI_ERROR_INVALID_VALUE;
+    bytes = (bytes + granule - 1) / granule * granule;
+    if (kind == SIM_KIND_ARRAY && node->padded_arrays) bytes += granule;
+    if (bytes > gpu_usable(node, gpu) - atomic_load(&node->facts->gpus[gpu].used_bytes)) return ABI_ERROR_OUT_OF_MEMORY;
+    uint64_t hard;
+    if (kind != SIM_KIND_MANAGED && bytes > limits_available(node, client, gpu, &hard)) return ABI_ERROR_OUT_OF_MEMORY;
+    return add_block(node, client, gpu, bytes, kind, out);
 }
 
 int memory_new_context(struct node *node, struct client *client, uint32_t gpu, struct block **out) {
@@ -133,9 +138,15 @@ int memory_share(struct client *client, struct block *block, int fd) {
     return block->shared_fd >= 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
 }
 
-int memory_open_shared(struct client *client, struct block *block) {
+int memory_share_file(struct node *node, struct client *client, uint32_t gpu, int fd, struct block **out) {
+    int result = add_block(node, client, gpu, 0, SIM_KIND_LINEAR, out);
+    if (result == ABI_SUCCESS) result = memory_share(client, *out, fd);
+    return result;
+}
+
+int memory_open_shared(struct client *client, struct block *block, bool by_itself) {
     if (block->shared_fd < 0) return ABI_ERROR_INVALID_VALUE;
-    if (holds(client, block)) return ABI_ERROR_INVALID_CONTEXT; /* a process cannot open what it shared itself */
+    if (!by_itself && holds(client, block)) return ABI_ERROR_INVALID_CONTEXT; /* what it shared itself */
     return memory_retain(client, block);
 }
 

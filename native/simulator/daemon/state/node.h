@@ -153,7 +153,9 @@ struct block *memory_find(struct node *node, uint64_t id);
 int memory_retain(struct client *client, struct block *block);
 int memory_release(struct node *node, struct client *client, struct block *block);
 int memory_share(struct client *client, struct block *block, int fd); /* keeps a duplicate of fd */
-int memory_open_shared(struct client *client, struct block *block);
+/* A block without bytes, whose file other processes may open. */
+int memory_share_file(struct node *node, struct client *client, uint32_t gpu, int fd, struct block **out);
+int memory_open_shared(struct client *client, struct block *block, bool by_itself); /* by the process that shared it */
 int memory_new_context(struct node *node, struct client *client, uint32_t gpu, struct block **out);
 struct block *memory_find_file(struct node *node, uint64_t device, uint64_t inode);
 void memory_release_all(struct node *node, struct client *client); /* the process has ended: drops all its references */

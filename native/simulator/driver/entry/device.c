@@ -125,7 +125,8 @@ static const int COMMON[][2] = {
     {40, 2},      {41, 1},          {51, 32},
     {78, 1},      {79, 1},          {80, 1},
     {81, 102400}, {82, 65536},      {83, 1},
-    {89, 1},      {90, 1},          {95, 1},
+    {89, 1},      {90, 1},          {91, 1},
+    {95, 1},      {112, 1},         {121, 1},
     {97, 101376}, {99, 1},          {102, 1},
     {103, 1},     {106, 24},        {111, 1024},
     {115, 1},     {119, 1},         {122, 0},
@@ -145,6 +146,7 @@ SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device
     case 36: *value = (int)facts->memory_mhz * 1000; return ABI_SUCCESS;
     case 37: *value = (int)facts->bus_bits; return ABI_SUCCESS;
     case 38: *value = (int)facts->l2_kib * 1024; return ABI_SUCCESS;
+    case 108: *value = facts->cc_major >= 8 ? (int)facts->l2_kib * 768 : 0; return ABI_SUCCESS;
     case 50: *value = (int)facts->pci_domain; return ABI_SUCCESS;
     case 75: *value = (int)facts->cc_major; return ABI_SUCCESS;
     case 76: *value = (int)facts->cc_minor; return ABI_SUCCESS;

@@ -3,8 +3,6 @@
 
 #include "../sim.h"
 
-static struct sim_event *events; /* all events, so that those a program has lost are not reported as leaks */
-
 enum { INTERPROCESS = 4 }; /* a flag: must not measure time */
 
 SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
@@ -12,19 +10,14 @@ SIM_EXPORT abi_result cuEventCreate(abi_event *out, unsigned flags) {
     SIM_CURRENT(context);
     if (!out || flags & ~7u || (flags & 4 && !(flags & ABI_EVENT_DISABLE_TIMING))) return ABI_ERROR_INVALID_VALUE;
     struct sim_event *event = calloc(1, sizeof *event);
-    if (!event || !sim_cell_take(context, &event->cell)) {
+    if (!event) return ABI_ERROR_OUT_OF_MEMORY;
+    *event = (struct sim_event){.magic = SIM_EVENT_MAGIC, .context = context, .flags = flags, .shared_fd = -1};
+    bool made = flags & INTERPROCESS ? sim_event_share(event) : sim_cell_take(context, &event->cell);
+    if (!made) {
         free(event);
         return ABI_ERROR_OUT_OF_MEMORY;
     }
-    event->magic = SIM_EVENT_MAGIC;
-    event->context = context;
-    event->flags = flags;
-    pthread_mutex_lock(&sim.lock);
-    event->next = events;
-    event->place = &events;
-    if (events) events->place = &event->next;
-    events = event;
-    pthread_mutex_unlock(&sim.lock);
+    sim_event_add(event);
     *out = (abi_event)event;
     return ABI_SUCCESS;
 }
@@ -39,7 +32,8 @@ SIM_EXPORT abi_result cuEventDestroy_v2(abi_event handle) {
     SIM_ENTER("cuEventDestroy_v2");
     struct sim_event *event = (struct sim_event *)handle;
     if (!handle || event->magic != SIM_EVENT_MAGIC) return ABI_ERROR_INVALID_HANDLE;
-    sim_cell_leave(event);
+    if (event->shared) sim_event_unshare(event);
+    else sim_cell_leave(event);
     pthread_mutex_lock(&sim.lock);
     *event->place = event->next;
     if (event->next) event->next->place = event->place;
@@ -82,16 +76,12 @@ SIM_EXPORT abi_result cuEventRecordWithFlags_ptsz(abi_event event, abi_stream st
     return cuEventRecordWithFlags(event, sim_own(stream), flags);
 }
 
-static bool event_done(const struct sim_event *event) {
-    return sim_is_done(event->context, event->queue, event->item);
-}
-
 SIM_EXPORT abi_result cuEventQuery(abi_event handle) {
     SIM_ENTER("cuEventQuery");
     struct sim_event *event;
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS) result = sim_capture_forbids_event(event);
-    if (result != ABI_SUCCESS || event_done(event)) return result;
+    if (result != ABI_SUCCESS || sim_event_is_done(event)) return result;
     sim_ring_doorbell();
     return ABI_ERROR_NOT_READY;
 }
@@ -100,7 +90,7 @@ SIM_EXPORT abi_result cuEventSynchronize(abi_event handle) {
     struct sim_event *event;
     int result = event_of(handle, &event);
     if (result == ABI_SUCCESS) result = sim_capture_forbids_event(event);
-    if (result == ABI_SUCCESS) result = sim_wait(event->context, event->queue, event->item);
+    if (result == ABI_SUCCESS) result = sim_event_synchronize(event);
     sim_release_unused();
     return result;
 }
@@ -113,7 +103,7 @@ static int elapsed(float *ms, abi_event start, abi_event end) {
     if (!first->item || !second->item || (first->flags | second->flags) & ABI_EVENT_DISABLE_TIMING ||
         first->context->gpu != second->context->gpu)
         return ABI_ERROR_INVALID_HANDLE;
-    if (!event_done(first) || !event_done(second)) return ABI_ERROR_NOT_READY;
+    if (!sim_event_is_done(first) || !sim_event_is_done(second)) return ABI_ERROR_NOT_READY;
     struct sim_channel *channel = sim.channel[first->context->gpu];
     *ms = (float)((double)(int64_t)(atomic_load(&channel->cells[second->cell]) -
                                     atomic_load(&channel->cells[first->cell])) /

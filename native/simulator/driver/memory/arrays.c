@@ -201,6 +201,7 @@ static abi_array3d_shape flat(size_t width, size_t height, int format, unsigned 
 
 SIM_EXPORT abi_result cuArrayCreate_v2(abi_array *out, const abi_array_shape *shape) {
     SIM_ENTER("cuArrayCreate_v2");
+    SIM_LATER_FORM();
     if (!shape) return ABI_ERROR_INVALID_VALUE;
     abi_array3d_shape whole = flat(shape->width, shape->height, shape->format, shape->channels);
     return create((void **)out, &whole, 0);
@@ -211,7 +212,11 @@ SIM_EXPORT abi_result cuArrayCreate(abi_array *out, const abi_array_shape_v1 *sh
     abi_array3d_shape whole = flat(shape->width, shape->height, shape->format, shape->channels);
     return create((void **)out, &whole, 0);
 }
-SIM_ROW(cuArray3DCreate_v2, (abi_array * out, const abi_array3d_shape *shape), create((void **)out, shape, 0))
+SIM_EXPORT abi_result cuArray3DCreate_v2(abi_array *out, const abi_array3d_shape *shape) {
+    SIM_ENTER("cuArray3DCreate_v2");
+    SIM_LATER_FORM();
+    return create((void **)out, shape, 0);
+}
 SIM_EXPORT abi_result cuArray3DCreate(abi_array *out, const abi_array3d_shape_v1 *shape) {
     SIM_ENTER("cuArray3DCreate");
     if (!shape) return ABI_ERROR_INVALID_VALUE;

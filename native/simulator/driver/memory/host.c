@@ -140,18 +140,18 @@ static int attribute_of_region(void *data, int attribute, abi_devptr pointer, st
     struct sim_physical *physical = region->kind == SIM_RESERVED ? region->mapped[(pointer - start) / SIM_PAGE] : NULL;
     bool mapped = region->kind != SIM_RESERVED || physical;
     bool on_host = region->kind == SIM_CHUNK && region->pool->device == SIM_HOST;
+    bool managed = region->kind == SIM_MANAGED || (region->kind == SIM_CHUNK && region->pool->managed);
     if (region->kind == SIM_SMALLS && !sim_small_range(region, pointer, &start, &bytes)) return ABI_ERROR_INVALID_VALUE;
     if (region->kind == SIM_CHUNK && !sim_chunk_range(region, pointer, &start, &bytes)) return ABI_ERROR_INVALID_VALUE;
     switch (attribute) {
     case ABI_POINTER_CONTEXT: return SET(void *, region->context);
     case ABI_POINTER_MEMORY_TYPE: return SET(unsigned, on_host ? ABI_MEMORY_HOST : ABI_MEMORY_DEVICE);
     case ABI_POINTER_DEVICE_POINTER: return SET(abi_devptr, pointer);
-    case ABI_POINTER_HOST_POINTER:
-        return region->kind == SIM_MANAGED || on_host ? SET(abi_devptr, pointer) : ABI_ERROR_INVALID_VALUE;
+    case ABI_POINTER_HOST_POINTER: return managed || on_host ? SET(abi_devptr, pointer) : ABI_ERROR_INVALID_VALUE;
     case ABI_POINTER_BUFFER_ID:
         start = (start - sim_region_address(region)) / SIM_SMALL_UNIT;
         return SET(uint64_t, region->serial << 32 | (region->unit_ids ? region->unit_ids[start] : start));
-    case ABI_POINTER_IS_MANAGED: return SET(unsigned, region->kind == SIM_MANAGED);
+    case ABI_POINTER_IS_MANAGED: return SET(unsigned, managed);
     case ABI_POINTER_DEVICE_ORDINAL: return SET(int, region->device);
     case ABI_POINTER_RANGE_START: return SET(abi_devptr, start);
     case ABI_POINTER_RANGE_SIZE: return SET(size_t, bytes);

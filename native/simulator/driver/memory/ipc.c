@@ -52,8 +52,8 @@ static struct sim_region *opened(uint64_t block) {
     return region;
 }
 
-static int open_new(struct sim_context *context, uint64_t block, struct sim_region **out) {
-    struct sim_request request = {.op = SIM_OPEN_SHARED, .arg = {block}};
+static int open_new(struct sim_context *context, uint64_t block, bool pooled, struct sim_region **out) {
+    struct sim_request request = {.op = SIM_OPEN_SHARED, .arg = {block, pooled}};
     struct sim_reply reply;
     struct sim_region *region = NULL;
     int fd = -1, device = -1, result = sim_request(&request, -1, &reply, &fd);
@@ -89,7 +89,7 @@ int sim_open(const struct sim_shared_address *place, bool pooled, abi_devptr *po
     if (result != ABI_SUCCESS) return result;
     if (place->magic != PLACE_MAGIC) return ABI_ERROR_INVALID_VALUE;
     struct sim_region *region = opened(place->block);
-    if (!region) result = open_new(context, place->block, &region);
+    if (!region) result = open_new(context, place->block, pooled, &region);
     if (result != ABI_SUCCESS) return result;
     if (place->offset >= region->bytes) return ABI_ERROR_INVALID_VALUE;
     region->opens++;

@@ -288,6 +288,7 @@ int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
 }
 
 static int alloc_in_current(uint64_t bytes, abi_devptr *pointer) {
+    SIM_LATER_FORM();
     SIM_CURRENT(context);
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
     return SIM_LOCKED(linear_alloc(context, bytes, pointer));
@@ -336,11 +337,12 @@ SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsig
 SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     SIM_ENTER("cuMemFree_v2");
     if (pointer == 0) return ABI_SUCCESS;
-    SIM_CURRENT(context);
+    SIM_LATER_FORM();
     return SIM_LOCKED(sim_linear_free(pointer));
 }
 
-SIM_SAME(cuMemFree, (unsigned pointer), cuMemFree_v2(pointer))
+/* Nor has it anything to free, but for a null pointer. */
+SIM_ROW(cuMemFree, (unsigned pointer), pointer ? ABI_ERROR_INVALID_VALUE : ABI_SUCCESS)
 
 /* Either pointer may be missing: OptiX passes the second alone (Project-HAMi/HAMi-core#321, with driver 580). */
 SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
@@ -348,6 +350,7 @@ SIM_EXPORT abi_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     size_t unused[2];
     if (!free_bytes) free_bytes = &unused[0];
     if (!total) total = &unused[1];
+    SIM_LATER_FORM();
     SIM_CURRENT(context);
     const struct sim_gpu_facts *facts = &sim.facts->gpus[context->gpu];
     *total = facts->total_bytes - facts->reserved_bytes;

@@ -28,7 +28,8 @@ static int back_chunk(const struct sim_pool *pool, uint64_t *bytes, uint64_t *bl
     if (pool->max_bytes && (*bytes > pool->max_bytes || pool->reserved > pool->max_bytes - *bytes))
         return ABI_ERROR_OUT_OF_MEMORY;
     *block = 0;
-    return host ? ABI_SUCCESS : sim_simple(SIM_ALLOCATE, sim.gpu_of[pool->device], *bytes, SIM_KIND_POOL, block);
+    uint32_t kind = pool->managed ? SIM_KIND_MANAGED : SIM_KIND_POOL;
+    return host ? ABI_SUCCESS : sim_simple(SIM_ALLOCATE, sim.gpu_of[pool->device], *bytes, kind, block);
 }
 
 static int chunk_new(struct sim_pool *pool, uint64_t bytes, struct sim_region **out) {
@@ -221,14 +222,32 @@ int sim_pool_allocate(struct sim_pool *pool, int device, uint64_t bytes, abi_dev
     if (!pointer) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     if (!pool) pool = sim_current_pool(&(abi_location){ABI_LOCATION_DEVICE, device});
+    if (sim_is_pool(pool) && pool->device == SIM_NO_DEVICE) pool->device = device;
     int result = sim_is_pool(pool) ? pool_alloc(pool, bytes, pointer) : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
 
+/* Managed memory may be anywhere; a location is where it is preferred. It has neither handles nor a largest size. */
+static int create_managed(abi_pool *out, const abi_pool_props *props) {
+    int device = sim_device_of_location(&props->location);
+    bool none = props->location.type == ABI_LOCATION_NONE || device == SIM_HOST;
+    if (props->handle_types || props->max_size || (device == SIM_UNKNOWN_LOCATION && !none))
+        return ABI_ERROR_INVALID_VALUE;
+    if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&sim.lock);
+    struct sim_pool *pool = sim_pool_new(none ? SIM_NO_DEVICE : device, &props->location);
+    if (pool) pool->managed = true;
+    pthread_mutex_unlock(&sim.lock);
+    *out = (abi_pool)pool;
+    return pool ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
+}
+
 SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
     SIM_ENTER("cuMemPoolCreate");
-    if (!out || !props || props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
+    if (!out || !props) return ABI_ERROR_INVALID_VALUE;
+    if (props->alloc_type == ABI_ALLOCATION_MANAGED) return create_managed(out, props);
+    if (props->alloc_type != ABI_ALLOCATION_PINNED) return ABI_ERROR_INVALID_VALUE;
     int device = sim_device_of_location(&props->location);
     if (device == SIM_UNKNOWN_LOCATION || props->location.type == ABI_LOCATION_HOST_NUMA_CURRENT)
         return ABI_ERROR_INVALID_VALUE;

@@ -7,9 +7,9 @@
 
 struct sim_pool {
     uint32_t magic;
-    int device; /* SIM_HOST: host memory */
+    int device; /* SIM_HOST: host memory; SIM_NO_DEVICE: a managed one that nothing was allocated from */
     abi_location location;
-    bool is_default, destroyed;
+    bool is_default, destroyed, managed;
     bool exportable, imported; /* an imported pool cannot allocate: its owner's pointers are opened through it */
     bool reuses[3];            /* as the program set them; freed memory is used again in any case */
     uint64_t max_bytes, release_threshold;

@@ -59,5 +59,5 @@ struct sim_pool *sim_current_pool(const abi_location *location) {
 void sim_unset_pool(const struct sim_pool *pool) {
     int device;
     struct sim_pool_place *place = sim_pool_place(&pool->location, &device);
-    if (place->current == pool) place->current = NULL;
+    if (place && place->current == pool) place->current = NULL;
 }

@@ -17,7 +17,8 @@ SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void
     else if (attribute == ABI_POOL_RESERVED_HIGH) *(uint64_t *)value = pool->reserved_high;
     else if (attribute == ABI_POOL_USED_CURRENT) *(uint64_t *)value = pool->used;
     else if (attribute == ABI_POOL_USED_HIGH) *(uint64_t *)value = pool->used_high;
-    else if (attribute == ALLOCATION_TYPE) *(int *)value = ABI_ALLOCATION_PINNED;
+    else if (attribute == ALLOCATION_TYPE)
+        *(int *)value = pool->managed ? ABI_ALLOCATION_MANAGED : ABI_ALLOCATION_PINNED;
     else if (attribute == HANDLE_TYPES) *(int *)value = pool->exportable && !pool->imported ? ABI_HANDLE_POSIX_FD : 0;
     else if (attribute == LOCATION_ID) *(int *)value = pool->location.id;
     else if (attribute == LOCATION_TYPE) *(int *)value = pool->location.type;
@@ -66,7 +67,7 @@ SIM_EXPORT abi_result cuMemPoolGetAccess(int *flags, abi_pool pool, const abi_lo
     if (!flags || !location || !SIM_LOCKED(sim_is_pool(known))) return ABI_ERROR_INVALID_VALUE;
     int device = sim_device_of_location(location);
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
-    bool near = device == known->device || known->device == SIM_HOST;
+    bool near = device == known->device || known->device == SIM_HOST || known->managed;
     *flags = near ? ABI_ACCESS_READ_WRITE : ABI_ACCESS_NONE;
     return ABI_SUCCESS;
 }
@@ -100,7 +101,8 @@ static int set_pool(const abi_location *location, int type, abi_pool handle) {
     if (result != ABI_SUCCESS) return result;
     pthread_mutex_lock(&sim.lock);
     struct sim_pool_place *place = sim_pool_place(location, &device);
-    bool fits = sim_is_pool(pool) && !pool->imported && sim_pool_place(&pool->location, &device) == place;
+    bool fits =
+        sim_is_pool(pool) && !pool->imported && !pool->managed && sim_pool_place(&pool->location, &device) == place;
     if (fits) place->current = pool;
     pthread_mutex_unlock(&sim.lock);
     return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;

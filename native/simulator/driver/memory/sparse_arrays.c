@@ -1,5 +1,6 @@
 /* Maps memory by handle to sparse and deferred-mapping arrays. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "arrays.h"
 
@@ -110,16 +111,47 @@ SIM_ROW(cuMemMapArrayAsync, (abi_array_map * list, unsigned count, abi_stream st
 SIM_ROW(cuMemMapArrayAsync_ptsz, (abi_array_map * list, unsigned count, abi_stream stream),
         map_all(list, count, stream))
 
-/* The shape of tiles is not simulated: what is not sparse, or has no planes, is refused as documented. */
-enum { FIRST_PLANAR = 0x53 };
-SIM_EXPORT abi_result cuArrayGetSparseProperties(void *properties, void *handle) {
-    SIM_ENTER("cuArrayGetSparseProperties");
+/* CUDA_ARRAY_SPARSE_PROPERTIES */
+struct properties {
+    unsigned tile[3], first_tail_level;
+    unsigned long long tail_bytes;
+    unsigned flags, reserved[4];
+};
+
+/* Tiles of 64 KiB, in the shapes that the Vulkan specification calls standard ("Standard Sparse Image Block Shapes"):
+ * assumption, as CUDA documents none. */
+static void set_tile(const abi_array3d_shape *shape, unsigned tile[3]) {
+    static const unsigned FLAT[5][3] = {{256, 256, 1}, {256, 128, 1}, {128, 128, 1}, {128, 64, 1}, {64, 64, 1}};
+    static const unsigned DEEP[5][3] = {{64, 32, 32}, {32, 32, 32}, {32, 32, 16}, {32, 16, 16}, {16, 16, 16}};
+    abi_array_element element = abi_array_element_of(shape->format, shape->channels);
+    bool deep = shape->depth && !(shape->flags & (ABI_ARRAY_LAYERED | ABI_ARRAY_CUBEMAP));
+    unsigned row = 0;
+    while (row < 4 && 8u << row < element.bits) row++;
+    memcpy(tile, deep ? DEEP[row] : FLAT[row], sizeof FLAT[row]);
+    tile[0] *= element.side;
+    tile[1] *= element.side;
+}
+
+/* The tail begins with the first level that is smaller than a tile; what is not mipmapped has none. */
+static int properties_of(struct properties *out, void *handle, bool chain) {
     pthread_mutex_lock(&sim.lock);
     const struct sim_array *array = sim_array_of(handle);
-    bool sparse = array && array->shape.flags & ABI_ARRAY_SPARSE;
+    bool fits = out && array && array->shape.flags & ABI_ARRAY_SPARSE && !array->part && (array->levels > 0) == chain;
+    if (fits) {
+        *out = (struct properties){0};
+        set_tile(&array->shape, out->tile);
+        while (out->first_tail_level < array->levels && array->shape.width >> out->first_tail_level >= out->tile[0] &&
+               array->shape.height >> out->first_tail_level >= out->tile[1])
+            out->first_tail_level++;
+        out->tail_bytes = out->first_tail_level < array->levels ? 65536 : 0;
+    }
     pthread_mutex_unlock(&sim.lock);
-    return properties && sparse ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
+    return fits ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
+SIM_ROW(cuArrayGetSparseProperties, (struct properties * out, void *array), properties_of(out, array, false))
+SIM_ROW(cuMipmappedArrayGetSparseProperties, (struct properties * out, void *array), properties_of(out, array, true))
+
+enum { FIRST_PLANAR = 0x53 };
 SIM_EXPORT abi_result cuArrayGetPlane(void **plane, void *handle, unsigned index) {
     SIM_ENTER("cuArrayGetPlane");
     pthread_mutex_lock(&sim.lock);

@@ -44,6 +44,16 @@ test('modules that fit near a full grant load, and are charged until they are un
   await client.must(`alloc ${60 * MIB}`);
 });
 
+test('a module with more options than any program needs is charged like others', async (t) => {
+  const { client, charged, code } = await startProgram(t, 900);
+  const [result, module] = await client.ask(`module ${(FREE + 60) * MIB} 65`);
+  t.is(result, 0);
+  t.deepEqual([charged(), code()], [960, 60]);
+  t.is((await client.ask(`module ${(FREE + 60) * MIB} 100`))[0], OUT_OF_MEMORY);
+  await client.must(`unload ${module}`);
+  t.is(charged(), 900);
+});
+
 test('the charge of modules goes with their context', async (t) => {
   const { client, charged } = await startProgram(t, 780);
   const other = await client.must('create 0');
@@ -69,4 +79,16 @@ test('a module that fits is not refused for what others allocate and free meanwh
   working = false;
   await neighbor;
   t.is(charged(), 900);
+});
+
+// CUDA 3.2's reference manual, cuCtxAttach and cuCtxDetach: the context ends with its last use.
+test('a context of the first form is charged until its last use is detached', async (t) => {
+  const { client, charged } = await startProgram(t, 100);
+  const context = await client.must('create-first 0');
+  t.is(charged(), 100 + CONTEXT);
+  await client.must('attach');
+  await client.must(`detach ${context}`);
+  t.is(charged(), 100 + CONTEXT, 'one use is left');
+  await client.must(`detach ${context}`);
+  t.is(charged(), 100);
 });

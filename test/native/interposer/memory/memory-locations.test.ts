@@ -7,7 +7,7 @@ import { startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 import { account } from '../../../support/product/ledger-row.ts';
 
-const [DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [1, 2, 3, 4, 6, 7];
+const [NONE, DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, LOCALITY_DOMAIN, FUTURE_TYPE] = [0, 1, 2, 3, 4, 6, 7];
 const [INVALID_VALUE, INVALID_DEVICE, NOT_SUPPORTED] = [1, 101, 801];
 const SECOND_BYTE = 256;
 
@@ -109,3 +109,35 @@ for (const [command, type] of [
     const next = await client.must('pool-make'); // it may have the handle of the pool that is gone
     t.is((await client.ask(`pool-take ${next} ${256 * MIB}`))[0], OUT_OF_MEMORY);
   });
+
+// CUDA Driver API 13.0, cuMemPoolCreate: managed memory has a preferred location at most, and may be moved to the GPU.
+for (const [type, id] of [
+  [NONE, 0],
+  [DEVICE, 0],
+  [HOST, 0],
+  [HOST_NUMA, 0],
+] as const)
+  test(`memory of a managed pool is charged as managed: location type ${type}`, async (t) => {
+    const node = await startNode(t, '--gpu', 't4');
+    const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: 256 * MIB }]);
+    const client = await readyClient(t, node, { preload: grant.cuda });
+    const before = account(grant);
+    await client.must(`location ${type} ${id}`);
+    const pool = await client.must('pool-make 1');
+    const at = await client.must(`pool-take ${pool} ${96 * MIB}`);
+    t.deepEqual(account(grant), { ...account(grant), managed: before.managed + BigInt(96 * MIB), pool: 0n });
+    t.is(account(grant).held, before.held + BigInt(96 * MIB));
+    t.is((await client.ask(`pool-take ${pool} ${96 * MIB}`))[0], OUT_OF_MEMORY);
+    await client.must(`pool-free ${at}`);
+    await client.must(`pool-destroy ${pool}`);
+    t.deepEqual([account(grant).held, account(grant).managed], [before.held, before.managed]);
+  });
+
+test('a location unknown to the driver too has its answer, also on several GPUs', async (t) => {
+  for (const gpus of [1, 2]) {
+    const client = await startProgram(t, gpus);
+    await client.must('location 99 0');
+    t.is((await client.ask(`physical ${2 * MIB}`))[0], INVALID_VALUE);
+    t.is((await client.ask('pool-make'))[0], INVALID_VALUE);
+  }
+});

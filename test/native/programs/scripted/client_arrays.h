@@ -143,10 +143,11 @@ static void read_words(const uint64_t *n, void *bytes) {
     memcpy(bytes, words, sizeof words);
 }
 
-static abi_result pool_make(abi_pool *pool) {
+static abi_result pool_make(abi_pool *pool, bool managed) {
     bool host = chosen.type == ABI_LOCATION_HOST || chosen.type == ABI_LOCATION_HOST_NUMA; /* not to be shared */
-    abi_pool_props props = {
-        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = host ? 0 : ABI_HANDLE_POSIX_FD, .location = chosen};
+    abi_pool_props props = {.alloc_type = managed ? ABI_ALLOCATION_MANAGED : ABI_ALLOCATION_PINNED,
+                            .handle_types = host || managed ? 0 : ABI_HANDLE_POSIX_FD,
+                            .location = chosen};
     return CALL_AS("cuMemPoolCreate", (abi_pool *, const abi_pool_props *), pool, &props);
 }
 
@@ -240,7 +241,7 @@ static bool arrays_command(const char *line) {
         abi_pool pool = NULL;
         abi_devptr pointer = 0;
         abi_pool_pointer out = {0};
-        result = pool_make(&pool);
+        result = pool_make(&pool, false);
         if (!result)
             result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,
                              (size_t)n[0], pool, (abi_stream)NULL);
@@ -267,9 +268,9 @@ static bool arrays_command(const char *line) {
         return true;
     } else if (!strcmp(command, "pool-destroy")) {
         result = CALL_AS("cuMemPoolDestroy", (void *), handle);
-    } else if (!strcmp(command, "pool-make")) { /* pool-make: at the chosen location */
+    } else if (!strcmp(command, "pool-make")) { /* pool-make [1: managed]: at the chosen location */
         abi_pool pool = NULL;
-        result = pool_make(&pool);
+        result = pool_make(&pool, n[0]);
         value = (uintptr_t)pool;
     } else if (!strcmp(command, "pool-of")) { /* pool-of: the default pool of the chosen location */
         abi_pool pool = NULL;

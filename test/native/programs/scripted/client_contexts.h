@@ -25,8 +25,12 @@ static abi_result green(abi_device device, unsigned sms, abi_green_context *made
     return result;
 }
 
-/* A module of so many bytes, which may use the device's heap. */
-static abi_result load_module(uint64_t bytes, bool heap, uint64_t *value) {
+/* A module of so many bytes, with so many options, or none; with one it uses the device's heap. */
+static abi_result load_module(uint64_t bytes, unsigned options, uint64_t *value) {
+    enum { LOG_VERBOSE = 12, MOST_OPTIONS = 128 };
+    int names[MOST_OPTIONS];
+    void *values[MOST_OPTIONS] = {0};
+    bool heap = options == 1;
     static const char HEAD[] = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry work()\n{\n ret;\n}\n";
     static const char HEAP[] = ".extern .func (.param .b64 at) malloc (.param .b64 bytes);\n";
     if (heap) bytes += sizeof HEAP - 1;
@@ -37,7 +41,10 @@ static abi_result load_module(uint64_t bytes, bool heap, uint64_t *value) {
     memcpy(text, HEAD, sizeof HEAD - 1);
     text[bytes > sizeof HEAD ? bytes : sizeof HEAD] = 0;
     if (heap) memcpy(text + sizeof HEAD - 1, HEAP, sizeof HEAP - 1);
-    abi_result result = CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, text);
+    for (int i = 0; i < MOST_OPTIONS; i++) names[i] = LOG_VERBOSE;
+    abi_result result = options > 1 ? CALL(cuModuleLoadDataEx, (abi_module *, const void *, unsigned, int *, void **),
+                                           &loaded, text, options, names, values)
+                                    : CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, text);
     free(text);
     *value = (uintptr_t)loaded;
     return result;
@@ -91,8 +98,15 @@ static int context_command(const char *command, uint64_t a, uint64_t b, abi_resu
         *result = CALL(cuGreenCtxDestroy, (abi_green_context), made);
     } else if (!strcmp(command, "enter")) { /* enter CONTEXT; 0: none */
         *result = CALL(cuCtxSetCurrent, (abi_context), (abi_context)(uintptr_t)a);
-    } else if (!strcmp(command, "module")) { /* module BYTES [1: uses the heap] */
-        *result = load_module(a, b, value);
+    } else if (!strcmp(command, "create-first")) { /* create-first DEVICE: by the first form of the call */
+        *result = CALL(cuCtxCreate, (abi_context *, unsigned, abi_device), &view, 0u, (abi_device)a);
+        if (!*result) *value = (uintptr_t)view;
+    } else if (!strcmp(command, "attach")) {
+        *result = CALL(cuCtxAttach, (abi_context *, unsigned), &view, 0u);
+    } else if (!strcmp(command, "detach")) {
+        *result = CALL(cuCtxDetach, (abi_context), (abi_context)(uintptr_t)a);
+    } else if (!strcmp(command, "module")) { /* module BYTES [1: uses the heap; else: with so many options] */
+        *result = load_module(a, b < 128 ? (unsigned)b : 0, value);
     } else if (!strcmp(command, "unload")) {
         *result = CALL(cuModuleUnload, (abi_module), (abi_module)(uintptr_t)a);
     } else if (!strncmp(command, "checkpoint-", 11)) {

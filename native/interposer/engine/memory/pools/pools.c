@@ -29,10 +29,24 @@ struct cot_known_pool *cot_pool_find(abi_pool handle) {
     return NULL;
 }
 
+static bool is_managed(abi_pool pool) {
+    int type = ABI_ALLOCATION_PINNED;
+    CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, ABI_POOL_ALLOCATION_TYPE, &type);
+    return type == ABI_ALLOCATION_MANAGED;
+}
+
 struct cot_known_pool *cot_pool_find_or_add(abi_pool handle, uint32_t gpu) {
     struct cot_known_pool *pool = cot_pool_find(handle);
-    if (!pool && (pool = cot_pool_find(NULL))) *pool = (struct cot_known_pool){.handle = handle, .gpu = gpu};
+    if (!pool && (pool = cot_pool_find(NULL)))
+        *pool = (struct cot_known_pool){.handle = handle, .gpu = gpu, .managed = is_managed(handle)};
     return pool;
+}
+
+/* Where its charge is counted. The driver reports managed memory for no process, and the agent compares its figures
+ * with the rest: what is held, without `managed`. */
+static uint64_t *part_of(const struct cot_known_pool *pool) {
+    struct cot_slot_gpu *own = cot_own_row(pool->gpu);
+    return pool->managed ? &own->managed : &own->pool;
 }
 
 abi_result cot_pool_default(abi_device device, abi_pool *pool) {
@@ -46,7 +60,7 @@ abi_result cot_pool_default(abi_device device, abi_pool *pool) {
 static void forget_pool(struct cot_known_pool *known) {
     struct cot_known_pool old = *known;
     *known = (struct cot_known_pool){0};
-    __atomic_fetch_sub(&cot_own_row(old.gpu)->pool, old.charged, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(part_of(&old), old.charged, __ATOMIC_RELAXED);
     if (old.charged) cot_release(old.gpu, old.charged);
 }
 
@@ -56,8 +70,7 @@ void cot_pool_read_back(struct cot_known_pool *pool, uint64_t more) {
                     &now) != ABI_SUCCESS)
         now = before + more;
     pool->charged = now;
-    struct cot_slot_gpu *own = cot_own_row(pool->gpu);
-    __atomic_fetch_add(&own->pool, now - before, __ATOMIC_RELAXED);
+    __atomic_fetch_add(part_of(pool), now - before, __ATOMIC_RELAXED);
     if (now > before) cot_charge(pool->gpu, now - before);
     if (now < before) cot_release(pool->gpu, before - now);
 }
@@ -112,7 +125,8 @@ void cot_pools_end(uint32_t gpu) {
 
 /* ---- pools of host memory ---- */
 
-/* Some of them. A cache: drivers of CUDA 13.0 and later say where a pool is. */
+/* Some of them. A cache: drivers of CUDA 13.0 and later say where a pool is. Managed memory that is preferred on the
+ * host can be moved to the GPU, and is none of it. */
 static abi_pool host_pools[64];
 
 /* Under the lock. */
@@ -135,7 +149,7 @@ bool cot_pool_is_on_host(abi_pool pool) {
     if (!known && !on_host &&
         CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, ABI_POOL_LOCATION_TYPE, &location.type) ==
             ABI_SUCCESS &&
-        cot_is_host_location(&location)) {
+        cot_is_host_location(&location) && !is_managed(pool)) {
         on_host = true;
         add_host(pool);
     }
@@ -146,9 +160,11 @@ bool cot_pool_is_on_host(abi_pool pool) {
 /* ---- creation and destruction ---- */
 
 abi_result cot_cuMemPoolCreate(abi_pool *out, const abi_pool_props *props) {
-    bool on_host = props && cot_is_host_location(&props->location);
-    /* A managed pool may name no location: allocations from it are charged to the GPU of the stream. */
-    bool on_gpu = props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !on_host;
+    bool away = props && cot_is_host_location(&props->location);
+    bool on_host = away && props->alloc_type != ABI_ALLOCATION_MANAGED;
+    /* A managed pool may name no location, or the host as the preferred one: allocations from it are charged to the
+     * GPU of the stream. */
+    bool on_gpu = props && cot_attached() && props->location.type != ABI_LOCATION_NONE && !away;
     uint32_t gpu = COT_NO_GPU; /* not granted: nothing can be allocated from the pool */
     abi_result found = on_gpu ? cot_find_gpu_of_location(&props->location, &gpu) : ABI_SUCCESS;
     if (found == ABI_ERROR_NOT_SUPPORTED) return found; /* a place on an unknown GPU */

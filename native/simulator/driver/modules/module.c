@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "modules.h"
 
 #define FATBIN_MAGIC 0xba55ed50u
 #define FATBIN_WRAPPER_MAGIC 0x466243b1u
@@ -38,23 +38,6 @@ static struct sim_function *add_function(struct sim_module *module, const char *
 
 static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
-}
-
-/* Bytes of the arrays that PTX text declares without initializing them: `.global .align 8 .u64 name[1024];`. */
-static uint64_t declared_bytes(const char *text) {
-    uint64_t sum = 0;
-    for (const char *at = text; (at = strstr(at, ".global ")); at++) {
-        if (at > text && is_name(at[-1])) continue;
-        const char *open = at + strcspn(at, "[;=\n");
-        if (*open != '[') continue;
-        uint64_t bits = 0, count = strtoull(open + 1, NULL, 10);
-        for (const char *type = at + 7; type < open; type++) {
-            if (type[0] == '.' && strchr("bsuf", type[1])) bits = strtoull(type + 2, NULL, 10);
-        }
-        if (open[1 + strcspn(open + 1, ";=\n")] != ';' || bits > 128 || count > UINT32_MAX) continue;
-        sum += bits / 8 * count;
-    }
-    return sum;
 }
 
 /* Of the newest toolkit, and some after it. */
@@ -118,6 +101,12 @@ static void module_free(struct sim_module *module) {
         free(function->name);
         free(function);
     }
+    for (struct sim_global *global = module->globals, *next; global; global = next) {
+        next = global->next;
+        free(global->name);
+        free(global->first);
+        free(global);
+    }
     module->magic = 0;
     free(module);
 }
@@ -129,44 +118,36 @@ static int module_new(struct sim_context *context, const void *image, struct sim
     module->context = context;
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
-    uint64_t size = 0;
     int result;
     if (magic == FATBIN_MAGIC || magic == FATBIN_WRAPPER_MAGIC) {
         module->any_name = true;
         result = ABI_SUCCESS;
     } else if (!memcmp(image, ELFMAG, SELFMAG)) {
-        result = parse_elf(module, image, &size);
+        result = parse_elf(module, image, &module->code_bytes);
     } else if (strstr(image, ".version")) {
-        size = strlen(image) + declared_bytes(image);
+        module->code_bytes = strlen(image);
         result = parse_ptx(module, image);
+        if (result == ABI_SUCCESS) result = sim_globals_read(module, image);
         if (result == ABI_SUCCESS && context)
             result = sim_limits_use(context, strstr(image, "malloc"), strstr(image, "vprintf"));
     } else {
         result = ABI_ERROR_INVALID_IMAGE;
     }
-    if (result == ABI_SUCCESS && context && size > sim.facts->code_free_bytes) {
-        result =
-            sim_simple(SIM_ALLOCATE, context->gpu, size - sim.facts->code_free_bytes, SIM_KIND_CODE, &module->block);
-    }
-    if (result != ABI_SUCCESS) {
-        module_free(module);
-        return result;
-    }
+    struct sim_loaded *loaded;
     pthread_mutex_lock(&sim.lock);
-    module->next = sim.modules;
-    sim.modules = module;
+    if (result == ABI_SUCCESS && context) result = sim_load(module, context, &loaded);
+    if (result == ABI_SUCCESS) {
+        module->next = sim.modules;
+        sim.modules = module;
+    }
     pthread_mutex_unlock(&sim.lock);
-    *out = module;
-    return ABI_SUCCESS;
-}
-
-static struct sim_module *module_of(void *handle) {
-    struct sim_module *module = handle;
-    return module && module->magic == SIM_MODULE_MAGIC ? module : NULL;
+    if (result == ABI_SUCCESS) *out = module;
+    else module_free(module);
+    return result;
 }
 
 static int module_end(void *handle) {
-    struct sim_module *module = module_of(handle);
+    struct sim_module *module = sim_module_of(handle);
     if (!module) return ABI_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&sim.lock);
     for (struct sim_module **place = &sim.modules; *place; place = &(*place)->next) {
@@ -175,14 +156,14 @@ static int module_end(void *handle) {
             break;
         }
     }
+    sim_unload_all(module);
     pthread_mutex_unlock(&sim.lock);
-    if (module->block) sim_simple(SIM_RELEASE, module->context->gpu, module->block, 0, NULL);
     module_free(module);
     return ABI_SUCCESS;
 }
 
 static int find_function(void *handle, const char *name, struct sim_function **out) {
-    struct sim_module *module = module_of(handle);
+    struct sim_module *module = sim_module_of(handle);
     if (!module) return ABI_ERROR_INVALID_HANDLE;
     if (!name || !out) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
@@ -228,7 +209,7 @@ SIM_EXPORT abi_result cuModuleLoad(struct sim_module **module, const char *path)
     return result;
 }
 SIM_ROW(cuModuleUnload, (struct sim_module * module),
-        module_of(module) && !module->context ? ABI_ERROR_NOT_PERMITTED : module_end(module))
+        sim_module_of(module) && !module->context ? ABI_ERROR_NOT_PERMITTED : module_end(module))
 SIM_ROW(cuModuleGetFunction, (struct sim_function * *function, struct sim_module *module, const char *name),
         find_function(module, name, function))
 SIM_EXPORT abi_result cuModuleGetLoadingMode(int *mode) {
@@ -269,13 +250,16 @@ SIM_ROW(cuLibraryGetKernel, (struct sim_function * *kernel, struct sim_module *l
         find_function(library, name, kernel))
 SIM_EXPORT abi_result cuLibraryGetModule(struct sim_module **module, struct sim_module *library) {
     SIM_ENTER("cuLibraryGetModule");
-    if (!module || !module_of(library)) return ABI_ERROR_INVALID_HANDLE;
+    if (!module || !sim_module_of(library)) return ABI_ERROR_INVALID_HANDLE;
     *module = library;
     return ABI_SUCCESS;
 }
 SIM_EXPORT abi_result cuKernelGetFunction(struct sim_function **function, struct sim_function *kernel) {
     SIM_ENTER("cuKernelGetFunction");
     if (!function || !kernel || kernel->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    SIM_CURRENT(context);
+    struct sim_loaded *loaded;
+    SIM_TRY(SIM_LOCKED(sim_load(kernel->module, context, &loaded)));
     *function = kernel;
     return ABI_SUCCESS;
 }
@@ -366,18 +350,3 @@ int sim_kernel(const struct sim_function *function, uint64_t blocks, void *const
     memcpy(&item->value, parameters[1], sizeof item->value);
     return item->flag < SIM_FLAGS ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
-
-static void inherit(struct sim_context *from, struct sim_context *to) {
-    for (struct sim_module *module = sim.modules; module; module = module->next) {
-        if (module->context == from) module->context = to;
-    }
-}
-
-static void release(struct sim_context *context) {
-    for (struct sim_module *module = sim.modules; module; module = module->next) {
-        if (module->context != context || !module->block) continue;
-        sim_simple(SIM_RELEASE, context->gpu, module->block, 0, NULL);
-        module->block = 0;
-    }
-}
-SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)

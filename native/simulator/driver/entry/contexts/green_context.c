@@ -5,7 +5,7 @@
  * left. */
 #include <stdlib.h>
 
-#include "../sim.h"
+#include "../../sim.h"
 
 #define FIRST_BYTES (6ull << 20)
 #define FURTHER_BYTES (4ull << 20)

@@ -1,5 +1,5 @@
 /* What a module or library says of its functions. */
-#include "sim.h"
+#include "../sim.h"
 
 static bool is_module(const struct sim_module *module) {
     return module && module->magic == SIM_MODULE_MAGIC;
