@@ -1,26 +1,8 @@
+// What the webhook writes into a pod with a share, and that it leaves other pods alone.
 import test from 'ava';
-import { uuidsAnnotation } from '../../../src/api/names.ts';
 import { objectAt } from '../../../src/common/json.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
-import { answerOf, configured, creation, sharePod } from './reviews.ts';
-
-type Variable = { name: string; value?: string; valueFrom?: object };
-type Container = {
-  name: string;
-  env?: Variable[];
-  volumeMounts?: { mountPath: string; name: string }[];
-  resources?: { limits?: object; requests?: object };
-};
-type Spec = { containers: Container[]; initContainers?: Container[]; volumes: object[]; schedulerName: string };
-
-const specOf = (pod: object) => objectAt(pod, 'spec') as unknown as Spec;
-const mainOf = (pod: object) => specOf(pod).containers.find(({ name }) => name === 'main') as Container;
-const patched = (pod: object, configuration = configured()) => answerOf(creation(pod), configuration);
-const granted = (container: string): Variable => ({
-  name: 'NVIDIA_VISIBLE_DEVICES',
-  valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath: `metadata.annotations['${uuidsAnnotation(container)}']` } },
-});
-const capabilities: Variable = { name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'compute,utility' };
+import { answerOf, configured, creation, mainOf, patched, type Spec, sharePod, specOf } from './reviews.ts';
 
 test('a pod without GPUs is allowed without a patch or a warning', (t) => {
   const answer = patched({
@@ -28,37 +10,6 @@ test('a pod without GPUs is allowed without a patch or a warning', (t) => {
     spec: { containers: [{ name: 'web', resources: { limits: { cpu: '1' } } }] },
   });
   t.like(answer, { outcome: 'allowed', allowed: true, patch: [], warnings: [] });
-});
-
-test('a pod that sees devices without a share is left alone, with a warning', (t) => {
-  const env = (value: string) => ({
-    spec: { containers: [{ name: 'a', env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value }] }] },
-  });
-  t.like(patched(env('all')), {
-    outcome: 'allowed',
-    patch: [],
-    warnings: ['a: NVIDIA_VISIBLE_DEVICES without a share: GPU use is reported as foreign on shared nodes'],
-  });
-  t.like(patched(env('void')), { outcome: 'allowed', patch: [], warnings: [] });
-});
-
-test('choices without a share are left alone, with a warning', (t) => {
-  const pod = {
-    metadata: { annotations: { 'cotenant.io/placement': 'spread' } },
-    spec: { containers: [{ name: 'a' }] },
-  };
-  t.like(patched(pod), {
-    patch: [],
-    warnings: ['cotenant.io/placement: no effect, because no container asks for a share of a GPU'],
-  });
-});
-
-test('a misspelled annotation of ours gets a warning', (t) => {
-  const annotations = { 'cotenant.io/placment': 'spread', 'x.cotenant.io/y': '', 'cotenant.io.example.com/z': '' };
-  t.deepEqual(patched(sharePod({}, {}, { annotations })).warnings, [
-    'annotation cotenant.io/placment is not known to Cotenant and has no effect',
-    'annotation x.cotenant.io/y is not known to Cotenant and has no effect',
-  ]);
 });
 
 test('a pod without a share may carry nothing that only a patched pod has', (t) => {
@@ -83,152 +34,6 @@ test('a pod without a share may carry nothing that only a patched pod has', (t) 
     ],
   ];
   for (const [pod, expected] of cases) t.regex(patched(pod).denial ?? '', expected);
-});
-
-test("devices of a share come from its grant; a tenant's own value is replaced", (t) => {
-  const env = [
-    { name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' },
-    { name: 'A', value: '1' },
-    { name: 'NVIDIA_VISIBLE_DEVICES', value: '0' },
-    { name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'all' },
-  ];
-  const devices = [
-    ['nri', { name: 'NVIDIA_VISIBLE_DEVICES', value: 'void' }],
-    ['environment', granted('main')],
-  ] as const;
-  for (const [deviceRoute, visible] of devices) {
-    const answer = patched(sharePod({ env }), configured({ deviceRoute }));
-    t.deepEqual(mainOf(answer.pod).env, [visible, { name: 'A', value: '1' }, capabilities]);
-    t.deepEqual(answer.warnings, [
-      'main: NVIDIA_VISIBLE_DEVICES is replaced',
-      'main: NVIDIA_DRIVER_CAPABILITIES is replaced; allowed are compute, utility',
-    ]);
-  }
-});
-
-const REQUIRED = 'required-plugins.noderesource.dev';
-const requiredOf = (annotations: Record<string, string>, settings: object = {}) => {
-  const spec = { containers: [mainOf(sharePod()), { name: 'side' }] };
-  const answer = patched(sharePod({}, spec, { annotations }), configured(settings));
-  const given = Object.entries(objectAt(objectAt(answer.pod, 'metadata'), 'annotations'));
-  return { answer, required: Object.fromEntries(given.filter(([key]) => key.startsWith(REQUIRED))) };
-};
-
-test('with deviceRoute nri, the runtime must require our plugin', (t) => {
-  const cases: [given: Record<string, string>, wanted: Record<string, string>][] = [
-    [{}, { [REQUIRED]: '["cotenant"]' }],
-    [{ [REQUIRED]: '["numa"]' }, { [REQUIRED]: '["numa","cotenant"]' }],
-    [{ [REQUIRED]: '[ "cotenant", "numa" ]' }, { [REQUIRED]: '[ "cotenant", "numa" ]' }],
-    // What is more special wins with the runtime, so it must name us too; other containers are not ours.
-    [
-      { [`${REQUIRED}/pod`]: '[]', [`${REQUIRED}/container.main`]: '["a"]', [`${REQUIRED}/container.side`]: '[]' },
-      {
-        [REQUIRED]: '["cotenant"]',
-        [`${REQUIRED}/pod`]: '["cotenant"]',
-        [`${REQUIRED}/container.main`]: '["a","cotenant"]',
-        [`${REQUIRED}/container.side`]: '[]',
-      },
-    ],
-  ];
-  for (const [given, wanted] of cases) {
-    const { answer, required } = requiredOf(given);
-    t.deepEqual(required, wanted);
-    t.deepEqual(patched(answer.pod).patch, [], 'a second pass changes nothing');
-    t.deepEqual(requiredOf(given, { deviceRoute: 'environment' }).required, given);
-  }
-  for (const text of ['numa', '{}', '[1]']) {
-    t.is(
-      requiredOf({ [`${REQUIRED}/pod`]: text }).answer.denial,
-      `422 Invalid: metadata.annotations["${REQUIRED}/pod"]: ${JSON.stringify(text)} is not a list of names; write them as JSON, such as ["cotenant"]`,
-    );
-  }
-});
-
-test('driver capabilities within the allowed ones stay', (t) => {
-  const chosen = (value: string, settings: object = {}) => {
-    const env = [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value }];
-    return mainOf(patched(sharePod({ env }), configured(settings)).pod).env?.[0]?.value;
-  };
-  t.is(chosen('utility'), 'utility');
-  t.is(chosen('utility,compute'), 'utility,compute');
-  t.is(chosen('compute,graphics'), 'compute');
-  t.is(chosen(' utility ,,compute, utility'), 'utility,compute');
-  t.is(chosen('graphics'), 'compute,utility');
-  t.is(chosen(''), 'compute,utility');
-  t.is(chosen('all'), 'compute,utility');
-  const drawing = { namespaces: { 'team-a': { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } } };
-  t.is(chosen('compute,graphics', drawing), 'compute,graphics');
-  t.is(chosen('all', drawing), 'compute,utility,graphics,video');
-  t.is(chosen('compute, all', drawing), 'compute,utility,graphics,video');
-  t.is(chosen('graphics, display', drawing), 'graphics');
-  t.is(
-    chosen('graphics', { namespaces: { other: drawing.namespaces['team-a'] } }),
-    'compute,utility',
-    'not its namespace',
-  );
-  t.is(chosen('compute', { rules: { driverCapabilities: ['utility'] } }), 'utility');
-});
-
-test('a container whose driver capabilities differ from its request gets a warning', (t) => {
-  const drawing = configured({ rules: { driverCapabilities: ['compute', 'utility', 'graphics', 'video'] } });
-  const warned = (value: string | undefined, configuration = drawing) => {
-    const env = value === undefined ? [] : [{ name: 'NVIDIA_DRIVER_CAPABILITIES', value }];
-    const answer = patched(sharePod({ env }), configuration);
-    t.deepEqual(patched(answer.pod, configuration).warnings, [], 'a second pass says nothing');
-    return answer.warnings.map((text) => text.replace(/^main: NVIDIA_DRIVER_CAPABILITIES /, ''));
-  };
-  const allowed = 'allowed are compute, utility, graphics, video';
-  t.deepEqual(warned(undefined), ['is set to compute,utility; the pod may set more: graphics, video']);
-  t.deepEqual(warned('video, compute'), []);
-  t.deepEqual(warned('compute,display,graphics,ngx'), [`loses display, ngx; ${allowed}`]);
-  t.deepEqual(warned('compute,display,Graphics'), [`loses display, unknown names; ${allowed}`]);
-  t.deepEqual(warned('compute,\r\nx'), [`loses unknown names; ${allowed}`]);
-  for (const value of ['all', 'display', '', ' , ']) t.deepEqual(warned(value), [`is replaced; ${allowed}`], value);
-  t.deepEqual(warned(undefined, configured()), [], 'nothing else is allowed, as anybody expects');
-  t.deepEqual(warned(undefined, configured({ rules: { driverCapabilities: ['video'] } })), []);
-});
-
-test('variables that would bypass a limit are removed, only where there is a share', (t) => {
-  const names = [
-    'CUDA_MPS_PIPE_DIRECTORY',
-    'CUDA_MPS_ACTIVE_THREAD_PERCENTAGE',
-    'CUDA_DISABLE_CONTROL',
-    'CGPU_DISABLE',
-    'LD_AUDIT',
-    'NVIDIA_GPU_MEMORY_LIMIT',
-    'NVIDIA_MIG_CONFIG_DEVICES',
-    'COTENANT_OFF',
-    'LD_PRELOAD',
-    'LD_LIBRARY_PATH',
-    'CUDA_VISIBLE_DEVICES',
-    'NVIDIA_REQUIRE_CUDA',
-  ];
-  const env = names.map((name) => ({ name, value: '1' }));
-  const { pod, warnings } = patched(sharePod({ env }, { initContainers: [{ name: 'init', env }] }));
-  const kept = mainOf(pod).env?.map(({ name }) => name);
-  t.deepEqual(kept, [
-    'LD_PRELOAD',
-    'LD_LIBRARY_PATH',
-    'CUDA_VISIBLE_DEVICES',
-    'NVIDIA_REQUIRE_CUDA',
-    'NVIDIA_VISIBLE_DEVICES',
-    'NVIDIA_DRIVER_CAPABILITIES',
-  ]);
-  t.deepEqual(specOf(pod).initContainers?.[0]?.env, [...env, { name: 'NVIDIA_VISIBLE_DEVICES', value: 'void' }]);
-  t.is(warnings.filter((warning) => warning.includes('is removed')).length, 7, 'CGPU_DISABLE had its effect');
-});
-
-test('every warning fits the 120 characters that kubectl shows', (t) => {
-  const name = 'a'.repeat(63);
-  const env = ['CUDA_MPS_PINNED_DEVICE_MEM_LIMIT', 'NVIDIA_VISIBLE_DEVICES', 'LD_AUDIT'].map((key) => ({
-    name: key,
-    value: '',
-  }));
-  const annotations = { 'cotenant.io/later': 'fixed' };
-  const limits = { 'cotenant.io/gpu-cores': '7' };
-  const { warnings } = patched(sharePod({ name, env, resources: { limits } }, {}, { annotations }));
-  t.is(warnings.length, 5);
-  for (const warning of warnings) t.true(warning.length <= 120, warning);
 });
 
 test('a dialect’s amounts are replaced by ours in limits and requests', (t) => {
@@ -434,11 +239,4 @@ test('a pod with a share tolerates the configured taints, once', (t) => {
   t.deepEqual(tolerationsOf([equal]), [equal, ours('nvidia.com/gpu'), ours('sku')]);
   const without = patched({ spec: { containers: [{ name: 'a' }] } }, configuration);
   t.deepEqual(without.patch, []);
-});
-
-test('a share that may not hold a CUDA context is admitted with a warning', (t) => {
-  const warningsOf = (amount: string) =>
-    patched(sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': amount } } })).warnings;
-  t.regex(warningsOf('100Mi').join(), /^main: 100 MiB of a GPU may not hold a CUDA context/);
-  t.deepEqual(warningsOf('512Mi'), []);
 });

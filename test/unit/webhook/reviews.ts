@@ -3,7 +3,8 @@ import { Buffer } from 'node:buffer';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { apply_patch } from 'jsonpatch';
-import type { JsonObject } from '../../../src/common/json.ts';
+import { uuidsAnnotation } from '../../../src/api/names.ts';
+import { type JsonObject, objectAt } from '../../../src/common/json.ts';
 import { formatProblem } from '../../../src/common/problem.ts';
 import { type Route, review } from '../../../webhook/admission-review.ts';
 import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/config.ts';
@@ -82,3 +83,22 @@ export function sharePod(container: object = {}, spec: object = {}, metadata: ob
     spec: { containers: [main], schedulerName: 'default-scheduler', ...spec },
   };
 }
+
+type Variable = { name: string; value?: string; valueFrom?: object };
+type Container = {
+  name: string;
+  env?: Variable[];
+  volumeMounts?: { mountPath: string; name: string }[];
+  resources?: { limits?: object; requests?: object };
+};
+export type Spec = { containers: Container[]; initContainers?: Container[]; volumes: object[]; schedulerName: string };
+
+export const specOf = (pod: object) => objectAt(pod, 'spec') as unknown as Spec;
+export const mainOf = (pod: object) => specOf(pod).containers.find(({ name }) => name === 'main') as Container;
+/** What comes of the creation of a pod. */
+export const patched = (pod: object, configuration = configured()) => answerOf(creation(pod), configuration);
+export const granted = (container: string): Variable => ({
+  name: 'NVIDIA_VISIBLE_DEVICES',
+  valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath: `metadata.annotations['${uuidsAnnotation(container)}']` } },
+});
+export const capabilities: Variable = { name: 'NVIDIA_DRIVER_CAPABILITIES', value: 'compute,utility' };

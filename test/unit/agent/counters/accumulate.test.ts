@@ -1,9 +1,8 @@
 // Counters that grow over samples: what is added, what is not made up, and that nothing ever falls.
 import test from 'ava';
 import fc from 'fast-check';
-import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
-import { accumulate, KEEP_MS } from '../../../../src/agent/counters/accumulate.ts';
-import { NO_TOTALS, type Totals } from '../../../../src/agent/counters/totals.ts';
+import { accumulate } from '../../../../src/agent/counters/accumulate.ts';
+import { NO_TOTALS } from '../../../../src/agent/counters/totals.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { MIB } from '../../../../src/common/quantity.ts';
 import {
@@ -11,8 +10,6 @@ import {
   gpu,
   grantOf,
   ledgerOf,
-  ofContainer,
-  ofGrant,
   owners,
   reading,
   row,
@@ -21,41 +18,7 @@ import {
   slot,
   use,
 } from '../node.ts';
-
-const START = 1_700_000_000_000;
-const ONE = ofGrant('one');
-const FOREIGN = ofContainer('f'.repeat(64));
-const OWNERS: Readonly<Record<number, Owner>> = { 11: ONE, 12: ONE, 21: FOREIGN };
-
-type Tick = {
-  readonly second: number;
-  readonly processes?: readonly SampledProcess[];
-  readonly denied?: number;
-  readonly unknown?: number;
-  /** The grant no longer exists. */
-  readonly ended?: boolean;
-  /** Of its sampler; another one counts from the last report of its predecessor. */
-  readonly round?: number;
-  /** By how much the time of day is wrong. */
-  readonly setSeconds?: number;
-};
-const busy = (pid: number, smUs: number, more: Partial<Parameters<typeof use>[1]> = {}) =>
-  sampledProcess(pid, [use(0, { smUs, memoryUs: smUs / 2, ...more })]);
-
-/** Totals after each tick; the grant is of 100 MiB, and its processes are in its ledger. */
-function run(ticks: readonly Tick[]): Totals[] {
-  let totals = NO_TOTALS;
-  return ticks.map(({ second, processes = [], denied = 0, unknown = 0, ended = false, round, setSeconds = 0 }) => {
-    const slots = processes.filter((process) => OWNERS[process.pid] === ONE).map(({ pid }) => slot(pid, [row()]));
-    const grants = ended ? [] : [reading(grantOf('one', 100), ledgerOf(slots, { denied: [denied], unknown }))];
-    const next = sampleOf([gpu(0)], processes, START + (second + setSeconds) * 1000, (second + 1e6) * 1e9);
-    const sample = round === undefined ? next : { ...next, round };
-    totals = accumulate(totals, compared(sample, grants, OWNERS), owners(OWNERS));
-    return totals;
-  });
-}
-const one = (totals: Totals | undefined) => totals?.containers.get('one GPU-0');
-const foreign = (totals: Totals | undefined) => [...(totals?.foreign.values() ?? [])][0];
+import { busy, foreign, ONE, OWNERS, one, run, START, type Tick } from './ticks.ts';
 
 test('engine seconds grow by what each process used since the sample before', (t) => {
   const cases: [what: string, ticks: Tick[], smSeconds: number[]][] = [
@@ -304,57 +267,6 @@ test('each engine counts for foreign use, up to its end', (t) => {
   );
 });
 
-test('an ended container is shown for five more minutes, then forgotten', (t) => {
-  const keep = KEEP_MS / 1000;
-  t.is(keep, 300);
-  const totals = run([
-    { second: 0, processes: [busy(11, 500_000), busy(21, 250_000)] },
-    { second: 1, ended: true },
-    { second: keep, ended: true },
-    { second: keep + 1, ended: true },
-  ]);
-  t.deepEqual(
-    totals.map((each) => one(each)?.smSeconds),
-    [0.5, 0.5, 0.5, undefined],
-  );
-  t.deepEqual(
-    totals.map((each) => foreign(each)?.smSeconds),
-    [0.25, 0.25, 0.25, undefined],
-  );
-});
-
-test('a container that is there before and after a gap keeps its counters', (t) => {
-  const processes = [busy(11, 100e6, { bytes: 50 * MIB }), busy(21, 50e6)];
-  const ticks = [0, 1, 2, 362, 363, 10_000].map((second) => ({ second, processes: second === 0 ? [] : processes }));
-  const totals = run(ticks);
-  t.deepEqual(
-    totals.map((each) => [one(each)?.smSeconds, (one(each)?.peakBytes ?? 0) / MIB, foreign(each)?.smSeconds]),
-    [[0, 0, undefined], ...Array(5).fill([100, 50, 50])],
-  );
-});
-
-test('a container that ended in a gap is shown once; clock changes age nothing', (t) => {
-  const [begin, silent]: [Tick, Tick] = [
-    { second: 0, processes: [busy(11, 500_000), busy(21, 250_000)] },
-    { second: 900, ended: true },
-  ];
-  const shown = (ticks: readonly Tick[]) => run(ticks).map((each) => [one(each)?.smSeconds, foreign(each)?.smSeconds]);
-  t.deepEqual(shown([begin, silent, { second: 901, ended: true }]), [
-    [0.5, 0.25],
-    [0.5, 0.25],
-    [undefined, undefined],
-  ]);
-  for (const setSeconds of [-1e6, 1e6]) {
-    const after = [1, 299, 302].map((second) => ({ second, ended: true, setSeconds }));
-    t.deepEqual(shown([begin, ...after]), [
-      [0.5, 0.25],
-      [0.5, 0.25],
-      [0.5, 0.25],
-      [undefined, undefined],
-    ]);
-  }
-});
-
 test('no counter falls, and engine seconds are the sum of all processes', (t) => {
   const tick = fc.record({
     gapMs: fc.oneof(fc.integer({ min: 100, max: 100_000 }), fc.integer({ min: 300_000, max: 100_000_000 })),
@@ -404,26 +316,4 @@ test('no counter falls, and engine seconds are the sum of all processes', (t) =>
       { numRuns: 500 },
     );
   });
-});
-
-test("totals follow a container's state: unchanged, grown, late, gone and back", (t) => {
-  const grants = [reading(grantOf('one', 100))];
-  const [first, other] = [busy(11, 1_000_000), busy(11, 2_000_000)];
-  const nodeState = (second: number, process: SampledProcess) =>
-    compared(sampleOf([gpu(0)], [process], START + second * 1000), grants, OWNERS);
-  const state = nodeState(0, first);
-  const at = (second: number): typeof state => ({
-    ...state,
-    sample: { ...state.sample, bootNs: state.sample.bootNs + second * 1e9 },
-  });
-  const begun = accumulate(NO_TOTALS, state, owners(OWNERS));
-  const later = accumulate(begun, at(1), owners(OWNERS));
-  t.deepEqual(one(later), one(begun));
-  const grown = accumulate(later, nodeState(2, other), owners(OWNERS));
-  t.is(one(grown)?.smSeconds, 2);
-  const minute = accumulate(later, at(61), owners(OWNERS));
-  t.is(one(minute)?.smPeakRatio, 0, 'a minute has passed');
-  const gone = accumulate(later, { ...at(2), containers: [] }, owners(OWNERS));
-  t.is(one(gone)?.seenMs, state.sample.bootNs / 1e6 + 1000, 'it was there in the sample before');
-  t.is(one(accumulate(gone, at(3), owners(OWNERS)))?.seenMs, undefined, 'it is there again');
 });

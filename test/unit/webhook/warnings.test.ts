@@ -1,0 +1,54 @@
+// What owners of pods are warned of.
+import test from 'ava';
+import { patched, sharePod } from './reviews.ts';
+
+test('a pod that sees devices without a share is left alone, with a warning', (t) => {
+  const env = (value: string) => ({
+    spec: { containers: [{ name: 'a', env: [{ name: 'NVIDIA_VISIBLE_DEVICES', value }] }] },
+  });
+  t.like(patched(env('all')), {
+    outcome: 'allowed',
+    patch: [],
+    warnings: ['a: NVIDIA_VISIBLE_DEVICES without a share: GPU use is reported as foreign on shared nodes'],
+  });
+  t.like(patched(env('void')), { outcome: 'allowed', patch: [], warnings: [] });
+});
+
+test('choices without a share are left alone, with a warning', (t) => {
+  const pod = {
+    metadata: { annotations: { 'cotenant.io/placement': 'spread' } },
+    spec: { containers: [{ name: 'a' }] },
+  };
+  t.like(patched(pod), {
+    patch: [],
+    warnings: ['cotenant.io/placement: no effect, because no container asks for a share of a GPU'],
+  });
+});
+
+test('a misspelled annotation of ours gets a warning', (t) => {
+  const annotations = { 'cotenant.io/placment': 'spread', 'x.cotenant.io/y': '', 'cotenant.io.example.com/z': '' };
+  t.deepEqual(patched(sharePod({}, {}, { annotations })).warnings, [
+    'annotation cotenant.io/placment is not known to Cotenant and has no effect',
+    'annotation x.cotenant.io/y is not known to Cotenant and has no effect',
+  ]);
+});
+
+test('every warning fits the 120 characters that kubectl shows', (t) => {
+  const name = 'a'.repeat(63);
+  const env = ['CUDA_MPS_PINNED_DEVICE_MEM_LIMIT', 'NVIDIA_VISIBLE_DEVICES', 'LD_AUDIT'].map((key) => ({
+    name: key,
+    value: '',
+  }));
+  const annotations = { 'cotenant.io/later': 'fixed' };
+  const limits = { 'cotenant.io/gpu-cores': '7' };
+  const { warnings } = patched(sharePod({ name, env, resources: { limits } }, {}, { annotations }));
+  t.is(warnings.length, 5);
+  for (const warning of warnings) t.true(warning.length <= 120, warning);
+});
+
+test('a share that may not hold a CUDA context is admitted with a warning', (t) => {
+  const warningsOf = (amount: string) =>
+    patched(sharePod({ resources: { limits: { 'cotenant.io/gpu-memory': amount } } })).warnings;
+  t.regex(warningsOf('100Mi').join(), /^main: 100 MiB of a GPU may not hold a CUDA context/);
+  t.deepEqual(warningsOf('512Mi'), []);
+});
