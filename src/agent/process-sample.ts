@@ -62,6 +62,7 @@ const LOCKS_FOR_MS = 5000;
 export function createSampleProcessor(options: SampleProcessorOptions): SampleProcessor {
   const { registry, shares, owners, policy, driverHolds, interposerFails, assignments, nameOf } = options;
   const samplerTotals = createSamplerTotals();
+  /** Before memory pressure, which follows from other containers. */
   let lastReconciled: ReconciledNode | undefined;
   let state: NodeState | undefined;
   let totals = NO_TOTALS;
@@ -89,12 +90,9 @@ export function createSampleProcessor(options: SampleProcessorOptions): SamplePr
       interposerFails: interposerFails(live.grant),
     }));
     const others = { assigned: assignments?.of(sample.gpus) ?? NOTHING_ASSIGNED, nameOf };
-    const reconciled = applyMemoryPressure(
-      reconcile({ sample, readings, owned, tolerance: policy, others, before: lastReconciled }),
-      policy,
-    );
-    assignments?.met(new Set(reconciled.foreign.map(({ containerId, podUid }) => containerId || podUid)));
-    return reconciled;
+    lastReconciled = reconcile({ sample, readings, owned, tolerance: policy, others, before: lastReconciled });
+    assignments?.met(new Set(lastReconciled.foreign.map(({ containerId, podUid }) => containerId || podUid)));
+    return applyMemoryPressure(lastReconciled, policy);
   };
 
   const judge = (reconciled: ReconciledNode, { owned }: AttributedSample, stateOf: ProcessedSample['stateOf']) =>
@@ -112,7 +110,6 @@ export function createSampleProcessor(options: SampleProcessorOptions): SamplePr
     process(rawSample) {
       const attributed = attribute(samplerTotals.apply(rawSample));
       const reconciled = reconcileAttributed(attributed);
-      lastReconciled = reconciled;
       const stateOf = shares.stateOf(registry.list());
       const useOf = (grantId: string, gpu: number) => stateOf(grantId, gpu).use;
       totals = accumulate(totals, reconciled, owned.ownerOf, { nameOf, useOf });

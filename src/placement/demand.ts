@@ -10,29 +10,30 @@ type Demanding = Pick<ContainerGrant, 'kind' | 'initIndex' | 'gpus'>;
  * formula of Kubernetes' KEP-753).
  */
 export function demandOf(containers: readonly Demanding[]): ReadonlyMap<string, GpuDemand> {
-  const uuids = new Set(containers.flatMap(({ gpus }) => gpus.map(({ gpuUuid }) => gpuUuid)));
-  const peak = (amount: (gpu: ContainerGrant['gpus'][number]) => number, gpuUuid: string): number => {
-    const sum = (some: readonly Demanding[]) =>
-      some
-        .flatMap(({ gpus }) => gpus.filter((gpu) => gpu.gpuUuid === gpuUuid))
-        .reduce((total, gpu) => total + amount(gpu), 0);
-    const sidecars = containers.filter(({ kind }) => kind === 'sidecar');
-    const beside = (init: Demanding) => sidecars.filter((sidecar) => !startsAfter(sidecar, init));
-    const apps = containers.filter(({ kind }) => kind === 'app');
-    const inits = containers.filter(({ kind }) => kind === 'init');
-    return Math.max(sum([...sidecars, ...apps]), ...inits.map((init) => sum([...beside(init), init])));
-  };
-  return new Map(
-    [...uuids].map((gpuUuid) => [
-      gpuUuid,
-      {
-        memoryBytes: peak(countedBytes, gpuUuid),
-        coresPercent: peak((gpu) => gpu.coresPercent, gpuUuid),
-        tenants: peak(() => 1, gpuUuid),
-      },
-    ]),
-  );
+  const most = new Map<string, GpuDemand>();
+  for (const { kind, gpus } of containers) if (kind !== 'init') addGpus(most, gpus);
+  for (const init of containers) {
+    if (init.kind !== 'init') continue;
+    const during = new Map<string, GpuDemand>();
+    for (const one of containers)
+      if (one === init || (one.kind === 'sidecar' && !startsAfter(one, init))) addGpus(during, one.gpus);
+    for (const [gpuUuid, own] of during) most.set(gpuUuid, largest(most.get(gpuUuid), own));
+  }
+  return most;
 }
+
+function addGpus(sums: Map<string, GpuDemand>, gpus: Demanding['gpus']): void {
+  for (const gpu of gpus) {
+    const own = { memoryBytes: countedBytes(gpu), coresPercent: gpu.coresPercent, tenants: 1 };
+    sums.set(gpu.gpuUuid, addDemand(sums.get(gpu.gpuUuid), own));
+  }
+}
+
+const largest = (one: GpuDemand | undefined, other: GpuDemand): GpuDemand => ({
+  memoryBytes: Math.max(one?.memoryBytes ?? 0, other.memoryBytes),
+  coresPercent: Math.max(one?.coresPercent ?? 0, other.coresPercent),
+  tenants: Math.max(one?.tenants ?? 0, other.tenants),
+});
 
 /** False where the grant does not say the order. */
 const startsAfter = (sidecar: Demanding, init: Demanding): boolean =>

@@ -122,10 +122,16 @@ export function remember(
   isAlive: AttributionFacts['isAlive'],
 ): KnownOwners {
   const known = new Map<number, { readonly id: string; readonly startTicks: number }>();
-  for (const [{ pid, startTicks }, owner] of owners)
-    if (owner.kind === 'grant' && startTicks !== undefined) known.set(pid, { id: owner.id, startTicks });
-  const shown = new Set([...owners.keys()].map(({ pid }) => pid));
-  for (const [pid, entry] of before)
-    if (!shown.has(pid) && hasNoData(entry.id) && isAlive(pid, entry.startTicks)) known.set(pid, entry);
+  for (const process of owners.keys()) {
+    const { pid, startTicks } = process;
+    const owner = owners.get(process);
+    if (owner?.kind !== 'grant' || startTicks === undefined) continue;
+    const last = before.get(pid);
+    known.set(pid, last?.id === owner.id && last.startTicks === startTicks ? last : { id: owner.id, startTicks });
+  }
+  for (const [pid, entry] of before) {
+    if (known.has(pid) || !hasNoData(entry.id)) continue;
+    if (!owners.keys().some((process) => process.pid === pid) && isAlive(pid, entry.startTicks)) known.set(pid, entry);
+  }
   return known;
 }

@@ -3,8 +3,15 @@
 
 import { groupOfGrant, isOfProcess, type ProcessOwner } from '../grants/grant.ts';
 import type { Registry } from '../grants/registry.ts';
-import { haveProcessData, type Sample } from '../sampling/sample.ts';
-import { type GrantRoot, type KnownOwners, ownerOfProcess, type PodContainers, remember } from './attribute.ts';
+import { haveProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
+import {
+  type GrantRoot,
+  type KnownOwners,
+  type Owner,
+  ownerOfProcess,
+  type PodContainers,
+  remember,
+} from './attribute.ts';
 import type { GrantMounts } from './grant-mounts.ts';
 import { type AttributedProcesses, groupByOwner, NO_PROCESSES } from './processes-by-owner.ts';
 
@@ -37,7 +44,8 @@ export function createOwnerTracker({ registry, pods, mounts, isAlive }: OwnerTra
         ...(mounts && { mountedIn: mounts.grantOf }),
         isAlive,
       };
-      const owners = new Map(sample.processes.map((process) => [process, ownerOfProcess(process, facts)]));
+      const owners = new Map<SampledProcess, Owner>();
+      for (const process of sample.processes) owners.set(process, ownerOfProcess(process, facts));
       const hasNoData = (id: string) => !haveProcessData(sample, registry.get(id)?.grant.gpus ?? []);
       known = remember(owners, known, hasNoData, isAlive);
       owned = groupByOwner(sample.processes, (process) => owners.get(process) ?? { kind: 'host' }, owned);

@@ -1,7 +1,7 @@
 // Corrections of a container's usage ledger by the driver's figures: pure, from two readings of the ledger with a
 // sample in between. A row that did not change between the readings had the same value when the driver was sampled, so
 // the difference is real: memory that no call shows (code, local memory), or memory that a pool released.
-import type { Feedback, LedgerReading, LedgerSlot } from '../os/addon.ts';
+import type { Feedback, LedgerReading, LedgerRow, LedgerSlot } from '../os/addon.ts';
 import { possibleStarts } from '../os/start-times.ts';
 import type { SampledProcess } from '../sampling/sample.ts';
 
@@ -77,13 +77,15 @@ export function processFinder(
 ): (slot: Pick<LedgerSlot, 'pidNamespace' | 'pid' | 'startTicks'>) => SampledProcess | undefined {
   const byStart = Map.groupBy(processes, ({ startTicks }) => startTicks);
   return ({ pidNamespace, pid, startTicks }) => {
-    const candidates = possibleStarts(startTicks)
-      .flatMap((ticks) => byStart.get(ticks) ?? [])
-      .filter((process) => process.pidNamespace === pidNamespace);
-    return (
-      candidates.find(({ namespacePid }) => namespacePid === pid) ??
-      candidates.find(({ namespacePid }) => namespacePid === undefined)
-    );
+    let unreadable: SampledProcess | undefined;
+    for (const ticks of possibleStarts(startTicks)) {
+      for (const process of byStart.get(ticks) ?? []) {
+        if (process.pidNamespace !== pidNamespace) continue;
+        if (process.namespacePid === pid) return process;
+        if (process.namespacePid === undefined) unreadable ??= process;
+      }
+    }
+    return unreadable;
   };
 }
 
@@ -100,15 +102,19 @@ export function feedbackOf(input: FeedbackInput, isNews: (entry: Feedback) => bo
   const { before } = input;
   if (!input.listsComplete || !before || input.sampledNs <= before.ledger.readNs) return [];
   const processOf = processFinder(input.processes);
-  const earlier = new Map(before.ledger.slots.map((slot) => [slot.index, slot]));
+  const earlier = new Map<number, LedgerSlot>();
+  for (const slot of before.ledger.slots) earlier.set(slot.index, slot);
   const entries: Feedback[] = [];
   for (const slot of input.after.ledger.slots) {
     const was = earlier.get(slot.index);
-    const same = was?.stamp === slot.stamp ? was : undefined;
-    entries.push(...slotFeedback(slot, same, processOf(slot), input).filter(isNews));
-    if (entries.length >= MAX_FEEDBACK_ROWS) break;
+    const shown = { slot, earlier: was?.stamp === slot.stamp ? was : undefined, process: processOf(slot) };
+    for (let gpu = 0; gpu < slot.gpus.length; gpu += 1) {
+      const entry = rowFeedback(shown, gpu, input);
+      if (entry && isNews(entry)) entries.push(entry);
+      if (entries.length >= MAX_FEEDBACK_ROWS) return entries;
+    }
   }
-  return entries.slice(0, MAX_FEEDBACK_ROWS);
+  return entries;
 }
 
 const heldOn = (gpu: number, processes: readonly SampledProcess[]): number =>
@@ -116,54 +122,37 @@ const heldOn = (gpu: number, processes: readonly SampledProcess[]): number =>
     .flatMap(({ gpus }) => gpus)
     .reduce((sum, use) => sum + (use.gpu === gpu && use.listed ? (use.bytes ?? 0) : 0), 0);
 
-function slotFeedback(
-  slot: LedgerSlot,
-  earlier: LedgerSlot | undefined,
-  process: SampledProcess | undefined,
-  input: FeedbackInput,
-): Feedback[] {
+/** One slot of the ledger, as it was before if it is of the same process, and that process in the sample. */
+type ShownSlot = {
+  readonly slot: LedgerSlot;
+  readonly earlier: LedgerSlot | undefined;
+  readonly process: SampledProcess | undefined;
+};
+
+function rowFeedback({ slot, earlier, process }: ShownSlot, gpu: number, input: FeedbackInput): Feedback | undefined {
+  const { stamp } = slot;
+  const row = slot.gpus[gpu] as LedgerRow;
+  const of = { slot: slot.index, gpu, stamp };
   // It had ended before the sample: the driver would have listed what it still held.
-  const dead = !process && input.before?.dead.has(slot.stamp) === true && input.after.dead.has(slot.stamp);
-  return slot.gpus.flatMap((row, gpu) => {
-    const sampled = input.gpuIndex[gpu];
-    const empty = {
-      slot: slot.index,
-      gpu,
-      stamp: slot.stamp,
-      residualBytes: 0,
-      releasedBytes: 0,
-      signature: NO_SIGNATURE,
-    };
-    if (dead) return [{ ...empty, deadStamp: slot.stamp }];
-    const stable = earlier?.gpus[gpu]?.signature === row.signature;
-    // A process that was not recognized may hold memory all the same.
-    if (!stable || sampled === undefined || !process) return [];
-    // The driver may not have allocated yet what such a call is charged for.
-    if (row.pendingBytes % PENDING_GRAIN > 0) return [];
-    const use = process.gpus.find((entry) => entry.gpu === sampled);
-    if (use?.listed && use.bytes === undefined) return []; // the driver does not report it
-    const truth = use?.bytes ?? 0;
-    const charged = Math.max(0, row.heldBytes - row.managedBytes);
-    const doubleCounted = input.doubleCounted?.[gpu] ?? NOT_DOUBLE_COUNTED;
-    const others = doubleCounted.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
-    const residualBytes = withoutDoubleCounting(
-      truth - charged,
-      input.writtenResidualBytes?.(empty),
-      doubleCounted,
-      others,
-    );
-    if (residualBytes === undefined) return [];
-    return [
-      {
-        ...empty,
-        residualBytes,
-        // Nothing changed for a whole round: memory freed before it has left the GPU, or is part of the residual.
-        releasedBytes: row.freedBytes,
-        signature: row.signature,
-        deadStamp: 0n,
-      },
-    ];
-  });
+  const dead = !process && input.before?.dead.has(stamp) === true && input.after.dead.has(stamp);
+  if (dead) return { ...of, residualBytes: 0, releasedBytes: 0, signature: NO_SIGNATURE, deadStamp: stamp };
+  const sampled = input.gpuIndex[gpu];
+  const stable = earlier?.gpus[gpu]?.signature === row.signature;
+  // A process that was not recognized may hold memory all the same.
+  if (!stable || sampled === undefined || !process) return undefined;
+  // The driver may not have allocated yet what such a call is charged for.
+  if (row.pendingBytes % PENDING_GRAIN > 0) return undefined;
+  const use = process.gpus.find((entry) => entry.gpu === sampled);
+  if (use?.listed && use.bytes === undefined) return undefined; // the driver does not report it
+  const truth = use?.bytes ?? 0;
+  const charged = Math.max(0, row.heldBytes - row.managedBytes);
+  const doubleCounted = input.doubleCounted?.[gpu] ?? NOT_DOUBLE_COUNTED;
+  const others = doubleCounted.bytes === 0 ? 0 : heldOn(sampled, input.processes) - truth;
+  const written = input.writtenResidualBytes?.(of);
+  const residualBytes = withoutDoubleCounting(truth - charged, written, doubleCounted, others);
+  if (residualBytes === undefined) return undefined;
+  // Nothing changed for a whole round: memory freed before it has left the GPU, or is part of the residual.
+  return { ...of, residualBytes, releasedBytes: row.freedBytes, signature: row.signature, deadStamp: 0n };
 }
 
 /** Has the process of an unlocked slot certainly ended? A lock for life ends with the process; else /proc has to be

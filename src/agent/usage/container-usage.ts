@@ -16,7 +16,7 @@ import {
   sumOrUnknown,
 } from '../sampling/sample.ts';
 import { type ProcessOnGpu, processesOn, processState } from './gpu-processes.ts';
-import type { ContainerGpuState, EngineUse, Holding, Observed, ReconciledContainer } from './node-usage.ts';
+import type { ContainerGpuState, EngineUse, Observed, ReconciledContainer } from './node-usage.ts';
 
 export type GrantReading = {
   readonly grant: Grant;
@@ -36,14 +36,33 @@ export type ContainerInputs = {
   /** Its processes in the sample. */
   readonly own: readonly SampledProcess[];
   readonly tolerance: Tolerance;
-  /** What it held in the sample before. */
-  readonly heldBefore?: Holding | undefined;
+  /** Its state in the sample before. */
+  readonly before?: ReconciledContainer | undefined;
 };
 
-export function containerState({ sample, reading, own, tolerance, heldBefore }: ContainerInputs): ReconciledContainer {
+/** The parts of a reading, and the list of processes, are the same objects again as long as nothing in them changes. */
+function basisOf({ sample, reading, own, tolerance }: ContainerInputs): readonly unknown[] {
+  const { ledger, ...facts } = reading;
+  const { slots, denied, unknown, whole, untouched } = ledger;
+  const gpus = facts.grant.gpus.flatMap(({ gpuUuid }) => {
+    const gpu = sample.gpus.find(({ uuid }) => uuid === gpuUuid);
+    return [gpu?.index, gpuWithProcessData(sample, gpuUuid) !== undefined, isUtilizationKnown(sample, gpu)];
+  });
+  return [own, tolerance, slots, denied, unknown, whole, untouched, ...Object.values(facts), ...gpus];
+}
+
+/** The state of the sample before where all that it follows from is the same, as for most containers most of the time. */
+export function containerState(inputs: ContainerInputs): ReconciledContainer {
+  const { before } = inputs;
+  const basis = basisOf(inputs);
+  const isUnchanged = basis.length === before?.basis.length && basis.every((part, at) => part === before.basis[at]);
+  return isUnchanged ? before : { ...reconciled(inputs), basis };
+}
+
+function reconciled({ sample, reading, own, tolerance, before }: ContainerInputs): Omit<ReconciledContainer, 'basis'> {
   const { grant, ledger, engines, behind, driverHolds = false, interposerFails = false } = reading;
   const processOf = processFinder(own);
-  const inLedger = new Set(ledger.slots.flatMap((slot) => processOf(slot) ?? []));
+  const inLedger = new Set(ledger.slots.map(processOf));
   const seenOn = grant.gpus.map((granted, position): Omit<ContainerGpuState, 'over'> => {
     const gpu = sample.gpus.find((candidate) => candidate.uuid === granted.gpuUuid);
     const using = processesOn(sample, own, gpu);
@@ -56,10 +75,9 @@ export function containerState({ sample, reading, own, tolerance, heldBefore }: 
       column((row) => row.managedBytes),
       column((row) => row.poolBytes),
     ];
-    const activeUs = Math.max(
-      0,
-      ...own.flatMap((process) => process.gpus.flatMap((use) => (use.gpu === gpu?.index ? (use.activeUs ?? 0) : 0))),
-    );
+    let activeUs = 0;
+    for (const { gpus } of own)
+      for (const use of gpus) if (use.gpu === gpu?.index) activeUs = Math.max(activeUs, use.activeUs ?? 0);
     return {
       gpuUuid: granted.gpuUuid,
       gpuIndex: gpu?.index,
@@ -78,7 +96,7 @@ export function containerState({ sample, reading, own, tolerance, heldBefore }: 
       denied: ledger.denied[position] ?? 0,
       smPercent: isUtilizationKnown(sample, gpu) ? sumOrUnknown(using.map(({ smPercent }) => smPercent)) : undefined,
       lastActiveMs: activeUs > 0 ? activeUs / 1000 : undefined,
-      processes: using.map((entry) => ({ ...processState(entry), inLedger: inLedger.has(entry.process) })),
+      processes: using.map((entry) => Object.assign(processState(entry), { inLedger: inLedger.has(entry.process) })),
     };
   });
   const uses = grant.isolateMemory ? judgedUses(sample, grant, seenOn) : [];
@@ -90,7 +108,7 @@ export function containerState({ sample, reading, own, tolerance, heldBefore }: 
     inLedger: gpus.some(({ processes }) => processes.some((one) => one.inLedger && one.usedBytes !== 0)),
   };
   // Without data, a container that seems to hold nothing holds what it did before.
-  const holding = allGpusKnown || seen.holdsMemory ? seen : (heldBefore ?? seen);
+  const holding = allGpusKnown || seen.holdsMemory ? seen : (before?.holding ?? seen);
   return {
     grant,
     fence: fenceOf({ isolateMemory: grant.isolateMemory, driverHolds, interposerFails, ...holding }),

@@ -39,10 +39,12 @@ export function processesOn(
   gpu: SampledGpu | undefined,
 ): readonly ProcessOnGpu[] {
   const isKnown = isUtilizationKnown(sample, gpu);
-  return processes.flatMap((process) => {
+  const found: ProcessOnGpu[] = [];
+  for (const process of processes) {
     const use = gpu && useOnGpu(process, gpu);
-    return use ? [{ process, use, smPercent: isKnown ? use.smPercent : undefined }] : [];
-  });
+    if (use) found.push({ process, use, smPercent: isKnown ? use.smPercent : undefined });
+  }
+  return found;
 }
 
 export const processState = ({ process, use, smPercent }: ProcessOnGpu): ProcessState => ({

@@ -71,6 +71,8 @@ export type ReconciledContainer = {
   readonly unknownEntryPoints: number;
   readonly engines: EngineUse;
   readonly observed: Observed;
+  /** All that this state follows from, beside that of the sample before. */
+  readonly basis: readonly unknown[];
 };
 
 /** The same after its compute was judged, too. */

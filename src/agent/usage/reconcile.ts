@@ -34,10 +34,10 @@ export type NodeInputs = {
 
 export function reconcile(inputs: NodeInputs): ReconciledNode {
   const { sample, readings, owned, tolerance, others = NO_OTHER_ALLOCATIONS, before } = inputs;
-  const heldBefore = new Map(before?.containers.map(({ grant, holding }) => [grant.id, holding]));
+  const stateBefore = new Map(before?.containers.map((container) => [container.grant.id, container]));
   const containers = readings.map((reading) => {
     const { id } = reading.grant;
-    return containerState({ sample, reading, own: owned.ofGrant(id), tolerance, heldBefore: heldBefore.get(id) });
+    return containerState({ sample, reading, own: owned.ofGrant(id), tolerance, before: stateBefore.get(id) });
   });
   const uses = usesOf(sample.processes);
   const failures: Record<string, number> = {

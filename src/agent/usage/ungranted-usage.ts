@@ -129,16 +129,16 @@ function processesOutsideGrant(
   grants: readonly Grant[],
 ): readonly Ungranted[] {
   if (sample.gpus.length < 2) return [];
-  return grants.flatMap((grant) => {
-    const own = new Set(sample.gpus.flatMap((gpu) => (hasGpu(grant, gpu.uuid) ? [gpu.index] : [])));
-    return ofGrant(grant.id)
-      .filter(({ gpus }) => gpus.some(({ gpu }) => !own.has(gpu)))
+  const uuids = new Map(sample.gpus.map(({ index, uuid }) => [index, uuid]));
+  return grants.flatMap((grant) =>
+    ofGrant(grant.id)
+      .filter(({ gpus }) => gpus.some(({ gpu }) => !hasGpu(grant, uuids.get(gpu))))
       .map((process): Ungranted => {
         const podUid = podUidOf(grant) || ownerOf(process.cgroup ?? '').podUid;
         const owner = { kind: 'container', containerId: grant.id, ...(podUid && { podUid }) } as const;
         return { process, owner, grant };
-      });
-  });
+      }),
+  );
 }
 
 const nameKey = ({ namespace, pod, container }: Named) => JSON.stringify([namespace, pod, container]);

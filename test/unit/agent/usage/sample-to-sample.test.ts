@@ -3,7 +3,7 @@
 import test from 'ava';
 import type { Owner } from '../../../../src/agent/attribution/attribute.ts';
 import { type AttributedProcesses, groupByOwner } from '../../../../src/agent/attribution/processes-by-owner.ts';
-import type { Sample, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import type { Sample, SampledGpu, SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import type { GrantReading } from '../../../../src/agent/usage/container-usage.ts';
 import type { ReconciledNode } from '../../../../src/agent/usage/node-usage.ts';
 import { reconcile } from '../../../../src/agent/usage/reconcile.ts';
@@ -113,4 +113,32 @@ test('the totals of a GPU follow each change of its processes, grants and memory
     ],
   ];
   for (const [what, state, expected] of cases) t.deepEqual(brief(state()), expected, what);
+});
+
+test("a container's state is the same object until something behind it changes", (t) => {
+  const stateOf = node();
+  const sampled = (list: readonly SampledProcess[] = processes, more: Partial<SampledGpu> = {}) =>
+    sampleOf([gpu(0, more)], list);
+  const before = stateOf(sampled(), [one]);
+  const after = (sample: Sample, read: GrantReading) => stateOf(sample, [read], before).containers[0];
+  const next = { ...ledger, readNs: ledger.readNs + 1e9 };
+  t.is(after(sampled(processes, { usedBytes: MIB }), { ...one, ledger: next }), before.containers[0]);
+  const cases: Readonly<Record<string, [Sample, GrantReading]>> = {
+    'a process': [sampled([first, other, third]), one],
+    'the list of processes': [sampled(processes, { processLists: [] }), one],
+    'utilization by process': [sampled(processes, { hasProcessUtilization: false }), one],
+    'the GPU': [sampleOf([gpu(1)], processes), one],
+    'the grant': [sampled(), { ...one, grant: grantOf('one', 50) }],
+    'its limits by the driver': [sampled(), { ...one, driverHolds: true }],
+    'the ledger': [sampled(), { ...one, ledger: { ...ledger, slots: [] } }],
+    refusals: [sampled(), { ...one, ledger: { ...ledger, denied: [3] } }],
+    'the whole ledger': [sampled(), { ...one, ledger: { ...ledger, whole: false } }],
+    'the file of the ledger': [sampled(), { ...one, ledger: { ...ledger, untouched: false } }],
+    'what the interposer does not know': [sampled(), { ...one, ledger: { ...ledger, unknown: 1 } }],
+  };
+  for (const [what, [sample, read]] of Object.entries(cases)) {
+    const found = after(sample, read);
+    t.not(found, before.containers[0], what);
+    t.notDeepEqual({ ...found, basis: [] }, { ...before.containers[0], basis: [] }, what);
+  }
 });
