@@ -202,7 +202,7 @@ test('a limit can change at run time; a change that does not fit the GPU is refu
   t.is((await tell(tenant, `alloc ${600 * MIB}`))[0], 0);
   const refused = await ask(agent.state, 'PATCH', `/v1/grants/${id}`, { memoryBytes: 20_000 * MIB });
   t.is(refused.status, 409);
-  t.regex(String((refused.body as { error: string }).error), /GPU-.* has \d+ bytes left for it/);
+  t.regex(String((refused.body as { error: string }).error), /GPU-.* has \d+ MiB left for it/);
 });
 
 test('a grant ends with its owner, also when the owner is killed, and leaves nothing', async (t) => {
