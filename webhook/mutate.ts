@@ -17,7 +17,15 @@ import { type DeviceRoute, rulesOf, settledRulesOf, type WebhookConfiguration } 
 import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withMissing, withoutGpus } from './environment.ts';
 import { leftToOthers } from './foreign-systems.ts';
 import { requirePlugin } from './required-plugins.ts';
-import { checkContainer, checkGrantKeys, checkPod, checkUniqueNames, ownSchedulers } from './validate-pod.ts';
+import {
+  checkContainer,
+  checkGrantKeys,
+  checkOwnNames,
+  checkPod,
+  checkPodResources,
+  checkUniqueNames,
+  ownSchedulers,
+} from './validate-pod.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
 
 export type Mutation =
@@ -48,8 +56,9 @@ export function mutatePod(
   const forged = checkGrantKeys(annotations);
   if (reading.kind === 'refused') return { kind: 'refused', problems: [...forged, ...reading.problems] };
   const { containers } = reading;
+  const named = [...checkOwnNames(containers), ...checkPodResources(pod, rules)];
   if (reading.kind === 'none') {
-    const problems = [...forged, ...checkPodWithoutShare(pod, containers, annotations)];
+    const problems = [...forged, ...named, ...checkPodWithoutShare(pod, containers, annotations)];
     if (problems.length > 0) return { kind: 'refused', problems };
     const left = leftToOthers(pod, containers, settledRulesOf(configuration, namespace), configuration.systems);
     return { kind: 'untouched', warnings: left ? [left] : warningsWithoutShare(containers, annotations) };
@@ -65,6 +74,7 @@ export function mutatePod(
   const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
   const problems = [
     ...forged,
+    ...named,
     ...plugins.problems,
     ...checkPod(pod, replaced, configuration),
     ...checkVolumes(pod, true),
@@ -73,8 +83,13 @@ export function mutatePod(
   ];
   if (problems.length > 0) return { kind: 'refused', problems };
 
-  const warnings = [...reading.warnings, ...unknownAnnotations(annotations)];
   const foreign = (name: string) => dialects.some((dialect) => ownsResource(dialect, name));
+  const used = dialects.filter(({ name }) => [...shares.values()].some(({ dialect }) => dialect === name));
+  const warnings = [
+    ...reading.warnings,
+    ...unknownAnnotations(annotations),
+    ...containers.flatMap((container) => unreadResources(container, used, foreign)),
+  ];
   const context: Context = { rules, dialects, deviceRoute: configuration.deviceRoute, foreign, warnings };
   const patched = new Map<unknown, JsonObject>();
   for (const { spec, name } of containers) {
@@ -99,6 +114,22 @@ function unknownAnnotations(annotations: JsonObject): readonly string[] {
   return Object.keys(annotations)
     .filter((key) => isOwnKey(key) && key !== REQUEST_ANNOTATION && !TENANT_ANNOTATIONS.includes(key))
     .map((key) => `annotation ${key} is not known to Cotenant and has no effect`);
+}
+
+/**
+ * Amounts that stay beside a share and look like the dialect's own, such as a name of another version: nothing but its
+ * device plugin gives them, so the pod waits for a node that has one.
+ */
+function unreadResources(
+  { spec, name }: PodContainer,
+  used: readonly Dialect[],
+  foreign: Context['foreign'],
+): readonly string[] {
+  const domains = used.flatMap(({ resources }) => resources.map((resource) => resource.split('/')[0]));
+  return Object.entries(objectAt(objectAt(spec, 'resources'), 'limits'))
+    .filter(([key, amount]) => domains.includes(key.split('/')[0]) && !foreign(key) && !sameQuantity(amount, '0'))
+    .filter(([key]) => !isOwnKey(key) && /gpu|core|mem/i.test(key))
+    .map(([key]) => `${name}: ${key} is not read and stays: the pod waits for a node that has it`);
 }
 
 /** Refuses what only a patched pod has. */

@@ -1,7 +1,7 @@
 // Refuses what a pod with a share of a GPU may not have, because it would escape the limits or bypass the scheduler.
 // Volumes and mounts are in volume.ts; environment variables are removed, not refused (environment.ts).
 
-import { GPU, GPU_MEMORY, isContainerName, isGrantKey } from '../src/api/names.ts';
+import { GPU, GPU_MEMORY, isContainerName, isGrantKey, isOwnKey, OWN_RESOURCES } from '../src/api/names.ts';
 import { field, isObject, type JsonObject, listAt, objectAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
@@ -81,6 +81,35 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
     problems.push(...checkList(field(spec, list), `spec.${list}`));
   }
   return problems;
+}
+
+/** Names of ours that do not exist: no node has them, so the pod would wait forever. */
+export function checkOwnNames(containers: readonly PodContainer[]): Problem[] {
+  return containers.flatMap(({ spec, path }) =>
+    ['limits', 'requests'].flatMap((list) =>
+      Object.entries(objectAt(objectAt(spec, 'resources'), list))
+        .filter(([name]) => isOwnKey(name) && !OWN_RESOURCES.includes(name))
+        .map(([name, amount]) => {
+          const near = OWN_RESOURCES.findLast((own) => own.startsWith(name) || name.startsWith(own)) ?? GPU_MEMORY;
+          const right = `write ${near} (there are ${OWN_RESOURCES.join(', ')})`;
+          return invalid(keyPath(`${path}.resources.${list}`, name), amount, 'is not known to Cotenant', right);
+        }),
+    ),
+  );
+}
+
+/** Kubernetes takes no resource of devices for a pod as a whole. */
+export function checkPodResources(pod: unknown, rules: Rules): Problem[] {
+  const resources = field(field(pod, 'spec'), 'resources');
+  const isRead = (name: string) => isOwnKey(name) || dialectsOf(rules).some((dialect) => ownsResource(dialect, name));
+  return ['limits', 'requests'].flatMap((list) =>
+    Object.entries(objectAt(resources, list))
+      .filter(([name]) => isRead(name))
+      .map(([name, amount]) => {
+        const path = keyPath(`spec.resources.${list}`, name);
+        return invalid(path, amount, 'is asked for by the pod as a whole', 'write it under the container that uses it');
+      }),
+  );
 }
 
 /** Limits and grants are kept by container name. */

@@ -198,6 +198,15 @@ export function smallShareWarning(bytesPerGpu: number): string | undefined {
   return `${mib} MiB of a GPU may not hold a CUDA context (100 to 600 MiB by GPU and driver): most programs need 512 MiB or more`;
 }
 
+/** More than any GPU has. */
+const LARGE_BYTES = 2 ** 40;
+
+/** A warning about a share that waits for ever, as where units were meant to be MiB; undefined: none. */
+export function largeShareWarning(bytesPerGpu: number): string | undefined {
+  if (bytesPerGpu < LARGE_BYTES) return undefined;
+  return `${Math.floor(bytesPerGpu / MIB)} MiB are more than any GPU has: the pod will wait`;
+}
+
 /** Bytes to count for an amount before its GPU is known, or undefined where it depends on the GPU. */
 export function nominalBytes(amount: MemoryAmount): number | undefined {
   if (amount.kind === 'bytes') return amount.bytes;

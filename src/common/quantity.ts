@@ -65,12 +65,39 @@ export type WrongNumber = { readonly wrong: string; readonly right: string };
 export function parseWhole(value: unknown, least: number, most: number): Result<number, WrongNumber> {
   const right = `write a whole number from ${least} to ${most}`;
   const parsed = parseQuantity(value);
-  if (!parsed.ok) return err({ wrong: parsed.error, right });
+  if (!parsed.ok) {
+    const [, percent] = /^(\d{1,4})\s*%$/.exec(String(value)) ?? [];
+    return err({ wrong: parsed.error, right: percent === undefined ? right : `write ${percent}` });
+  }
   const whole = wholeUnits(parsed.value, 1n);
   if (whole === undefined) return err({ wrong: 'is not a whole number', right });
   if (whole < BigInt(least)) return err({ wrong: `is less than ${least}`, right });
   if (whole > BigInt(most)) return err({ wrong: `is more than ${most}`, right });
   return ok(Number(whole));
+}
+
+/**
+ * A number of units of whole MiB in `least..most`. An amount of bytes, such as "10G", is none: the API server would take
+ * it as a number of units. Most writers of "10G" mean "10Gi".
+ */
+export function parseUnits(
+  value: unknown,
+  least: number,
+  most: number,
+  unitBytes: number,
+): Result<number, WrongNumber> {
+  const meant = /^\s*\d+(\.\d+)?\s*[mgt]i?b?\s*$/i.test(String(value)) && !/\dm$/.test(String(value));
+  if (!meant) return parseWhole(value, least, most);
+  const parsed = parseQuantity(binaryText(String(value)));
+  const units = parsed.ok ? floorUnits(parsed.value, BigInt(unitBytes)) : 0n;
+  const right = units >= BigInt(least) && units <= BigInt(most) ? `write ${units}` : `write ${least} to ${most}`;
+  return err({ wrong: `is an amount of bytes, and units of ${formatBytes(unitBytes)} are counted here`, right });
+}
+
+/** "4gi", "4GB" and "4 g" as Kubernetes writes what is meant by them: "4Gi". Other texts stay. */
+export function binaryText(text: string): string {
+  const [, number, unit = ''] = /^\s*(\d+(?:\.\d+)?)\s*([kmgt])i?b?\s*$/i.exec(text) ?? [];
+  return number === undefined ? text : `${number}${unit.toUpperCase()}i`;
 }
 
 /** True where both are quantities of the same value. */

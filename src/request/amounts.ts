@@ -31,7 +31,9 @@ export function collectAmounts(
   const requests = mapAt(resources, 'requests', containerPath, problems);
   if (limits === undefined && requests === undefined) return found;
   const taken = new Set<string>();
+  const names = Object.keys({ ...limits, ...requests });
   for (const dialect of dialects) {
+    if (names.some((name) => dialect.notBeside?.test(name))) continue;
     for (const resource of namesOf(dialect, [limits, requests])) {
       if (taken.has(resource)) continue;
       taken.add(resource);

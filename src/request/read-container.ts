@@ -14,6 +14,7 @@ import {
 import {
   type ContainerRequest,
   type GpuShare,
+  largeShareWarning,
   type MemoryIsolation,
   nominalBytes,
   type Priority,
@@ -189,8 +190,8 @@ function toRequest(
   }
   problems.push(...checkMost(answer.gpus, rules, `${path}.resources.limits`, showAmounts(asked)));
   const bytes = answer.gpus.map(({ memory }) => nominalBytes(memory)).filter((one) => one !== undefined);
-  const small = smallShareWarning(Math.min(...bytes));
-  if (small !== undefined) warnings.push(`${name}: ${small}`);
+  const unusual = smallShareWarning(Math.min(...bytes)) ?? largeShareWarning(Math.max(...bytes));
+  if (unusual !== undefined) warnings.push(`${name}: ${unusual}`);
   const memoryIsolation: MemoryIsolation = answer.memoryIsolation ?? choices.memoryIsolation ?? rules.memoryIsolation;
   if (answer.memoryIsolation === 'off') {
     const [switched = ''] = dialect.environment;

@@ -2,6 +2,7 @@
 import { stringify } from 'yaml';
 import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
+import { TENANT_ANNOTATIONS } from '../../api/names.ts';
 import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../api/request.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { type JsonObject, objectAt, textAt } from '../../common/json.ts';
@@ -93,7 +94,17 @@ export function convertDocument(
   const pods: ConvertedPod[] = [];
   const after = mapPods(document, (pod, { place }) => {
     const mutation = mutatePod(pod, namespace, configuration);
-    pods.push({ object, place, ...describe(pod, mutation, namespace, configuration) });
+    const described = describe(pod, mutation, namespace, configuration);
+    const misplaced = place === '' ? [] : misplacedOn(document, pod);
+    const kind = textAt(document, 'kind') ?? 'Pod';
+    const foreign =
+      place === '' && kind !== 'Pod' ? [`the webhook sees pods only: write kind Pod in the place of ${kind}`] : [];
+    const warnings = [
+      ...described.warnings,
+      ...foreign,
+      ...misplaced.map((key) => `${key} is on ${object}, not on its pods: no effect`),
+    ];
+    pods.push({ object, place, ...described, warnings });
     return mutation.kind === 'patched' ? mutation.pod : pod;
   });
   return { after, pods };
@@ -135,6 +146,19 @@ const ofForeign =
 
 const keysOf = ({ metadata }: JsonObject): readonly string[] =>
   Object.keys({ ...objectAt(metadata, 'annotations'), ...objectAt(metadata, 'labels') });
+
+/** What the object itself has of annotations and labels that only count on its pods, which lack them. */
+function misplacedOn(document: JsonObject, pod: JsonObject): readonly string[] {
+  const counts = (key: string) =>
+    TENANT_ANNOTATIONS.includes(key) ||
+    FOREIGN_DIALECTS.some(
+      (dialect) =>
+        ownsKey(dialect, key) ||
+        dialect.podNotes?.includes(key) ||
+        dialect.choices?.some(({ annotation }) => annotation === key),
+    );
+  return keysOf(document).filter((key) => counts(key) && !keysOf(pod).includes(key));
+}
 
 const resourcesOf = ({ spec }: PodContainer): readonly string[] =>
   Object.keys(objectAt(objectAt(spec, 'resources'), 'limits'));

@@ -68,11 +68,15 @@ function inlinePod(value: JsonObject): { pod: JsonObject; after: (pod: JsonObjec
     const metadata = { ...(isObject(annotations) && { annotations }), ...(isObject(labels) && { labels }) };
     return { pod: { metadata, spec: value }, after: ({ spec }) => spec };
   }
-  const [key, name] = SINGLE.find(([one]) => isObject(objectAt(value, one).resources)) ?? [];
+  const [key, name] = SINGLE.find(([one]) => isAsking(objectAt(value, one), value)) ?? [];
   if (key === undefined) return undefined;
   const pod = { metadata: objectAt(value, 'metadata'), spec: { containers: [{ ...objectAt(value, key), name }] } };
   return { pod, after: () => value };
 }
+
+/** By its resources, or by annotations and labels of its pod. */
+const isAsking = ({ resources, image }: JsonObject, { metadata }: JsonObject): boolean =>
+  isObject(resources) || (image !== undefined && isObject(metadata));
 
 /** Where a single container is written, and its name in the pod. */
 const SINGLE = [

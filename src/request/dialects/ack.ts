@@ -11,7 +11,7 @@ import {
 } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { parseWhole, sameQuantity } from '../../common/quantity.ts';
+import { parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import { mayBeUnlimited, type Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -20,7 +20,8 @@ const MEMORY = 'aliyun.com/gpu-mem';
 const CORES = 'aliyun.com/gpu-core.percentage';
 /** Whole GPUs, on nodes of the mode `topology`. */
 const WHOLE = 'aliyun.com/gpu';
-const COUNT_LABEL = 'aliyun.com/gpu-count';
+/** A label of pods; gpushare's nodes have a resource of this name. */
+const COUNT = 'aliyun.com/gpu-count';
 /** Of nodes; pods select nodes by it. In the mode `share` GPUs are shared without isolation. */
 const MODE_LABEL = 'ack.node.gpu.schedule';
 const DISABLE = 'CGPU_DISABLE';
@@ -31,7 +32,8 @@ const WEIGHT_VARIABLE = 'ALIYUN_COM_GPU_SCHD_WEIGHT';
 
 export const ack: Dialect = {
   name: 'ack',
-  resources: [MEMORY, CORES, WHOLE],
+  resources: [MEMORY, CORES, WHOLE, COUNT],
+  podNotes: [COUNT],
   environment: [DISABLE, HIGH_PRIORITY],
   schedulers: ['ack-co-scheduler'],
   zeroIsNothing: true,
@@ -51,7 +53,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
     return err([missing(asked.amountPath(MEMORY), `${CORES} needs an amount of ${MEMORY}`)]);
   }
   const problems: Problem[] = [];
-  const units = parseWhole(memoryText, 1, MOST_MEMORY_BYTES / unitBytes);
+  const units = parseUnits(memoryText, 1, MOST_MEMORY_BYTES / unitBytes, unitBytes);
   if (!units.ok) problems.push(invalid(asked.amountPath(MEMORY), memoryText, units.error.wrong, units.error.right));
   const gpus = readCount(asked, problems);
   const coresText = asked.amounts.get(CORES);
@@ -60,7 +62,7 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const perGpu = Math.floor(units.value / gpus);
   if (perGpu * gpus !== units.value) {
     const near = [perGpu, perGpu + 1].filter((count) => count > 0).map((count) => count * gpus);
-    const wrong = `cannot be split equally over the ${gpus} GPUs of label ${COUNT_LABEL}`;
+    const wrong = `cannot be split equally over the ${gpus} GPUs of label ${COUNT}`;
     return err([invalid(asked.amountPath(MEMORY), memoryText, wrong, `write ${near.join(' or ')}`)]);
   }
   const memory: MemoryAmount =
@@ -107,12 +109,18 @@ function readWhole(asked: Asked, isAsked: (name: string) => boolean): Checked<An
   };
 }
 
+/** gpushare's extender looks for one GPU whatever the amount says, and ACK's splits by the label. */
 function readCount(asked: Asked, problems: Problem[]): number {
-  const text = textAt(asked.labels, COUNT_LABEL);
+  const text = textAt(asked.labels, COUNT);
+  const amount = asked.amounts.get(COUNT);
+  if (amount !== undefined && !sameQuantity(amount, text ?? '1')) {
+    const right = `write 1, or label ${COUNT}: "${amount}" for that many GPUs`;
+    problems.push(invalid(asked.amountPath(COUNT), amount, 'does not split a share over GPUs', right));
+  }
   if (text === undefined) return 1;
   const count = parseWhole(text, 1, MOST_GPUS);
   if (count.ok) return count.value;
-  problems.push(invalid(keyPath('metadata.labels', COUNT_LABEL), text, count.error.wrong, count.error.right));
+  problems.push(invalid(keyPath('metadata.labels', COUNT), text, count.error.wrong, count.error.right));
   return 1;
 }
 

@@ -3,7 +3,15 @@
 import { GPU, GPU_CORES, GPU_MEMORY, OWN_RESOURCES } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, type Problem } from '../../common/problem.ts';
-import { floorUnits, formatBytes, MIB, parseQuantity, parseWhole, wholeUnits } from '../../common/quantity.ts';
+import {
+  binaryText,
+  floorUnits,
+  formatBytes,
+  MIB,
+  parseQuantity,
+  parseWhole,
+  wholeUnits,
+} from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -49,7 +57,10 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
     return undefined;
   };
   const parsed = parseQuantity(text);
-  if (!parsed.ok) return refuse(parsed.error, 'write an amount such as "4Gi" or "1536Mi"');
+  if (!parsed.ok) {
+    const meant = binaryText(text);
+    return refuse(parsed.error, meant === text ? 'write an amount such as "4Gi" or "1536Mi"' : `write "${meant}"`);
+  }
   const step = gpus * MIB;
   const most = `at most ${formatBytes(MOST_MEMORY_BYTES)}`;
   const least = `write at least ${formatBytes(step)}${gpus > 1 ? ` (1Mi on each of ${gpus} GPUs)` : ''}`;

@@ -51,8 +51,12 @@ export type Dialect = {
   readonly name: DialectName;
   /** One that ends with `-` stands for all names that begin with it. */
   readonly resources: readonly string[];
+  /** Beside amounts with such a name the dialect's own are for a device of another make, and are not read. */
+  readonly notBeside?: RegExp;
   /** Annotations and labels of pods that are read as amounts; one that ends with `.` stands for all that begin so. */
   readonly podKeys?: readonly string[];
+  /** Annotations and labels of pods that change what amounts mean. */
+  readonly podNotes?: readonly string[];
   readonly readPod?: (annotations: JsonObject, labels: JsonObject) => readonly PodAmounts[];
   /** Variables that it reads; the first is the one that switches isolation off. */
   readonly environment: readonly string[];

@@ -2,19 +2,21 @@
 // and NVIDIA's newer form, `nvidia.com/container.<name>.gpu-memory.request` and `.limit`, for each container by its name.
 // Facts: github.com/kai-scheduler/KAI-Scheduler, docs/gpu-sharing; docs.nvidia.com/run-ai, "GPU Memory Fractions" and
 // "Migrate GPU Fractions".
+import { GPU_CORES } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type JsonObject, textAt } from '../../common/json.ts';
 import { type Checked, forbidden, invalid, keyPath, type Problem } from '../../common/problem.ts';
-import { MIB, parseQuantity, parseWhole } from '../../common/quantity.ts';
+import { MIB, parseQuantity, parseUnits, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
 import { ceilMib, percentAmount } from './fractions.ts';
 
 const FRACTION = 'gpu-fraction';
-const FRACTION_LIMIT = 'gpu-fraction-limit';
+/** As Run:ai and as KAI write it. */
+const FRACTION_LIMITS = ['gpu-fraction-limit', 'gpu-fraction.limit'] as const;
 const MEMORY = 'gpu-memory';
-const MEMORY_LIMIT = 'gpu-memory-limit';
+const MEMORY_LIMITS = ['gpu-memory-limit', 'gpu-memory.limit'] as const;
 const COUNT = 'gpu-fraction-num-devices';
 const CONTAINER = 'gpu-fraction-container-name';
 const PER_CONTAINER = 'nvidia.com/container.';
@@ -26,7 +28,8 @@ const annotationPath = (key: string) => keyPath('metadata.annotations', key);
 export const kai: Dialect = {
   name: 'kai',
   resources: [],
-  podKeys: [FRACTION, FRACTION_LIMIT, MEMORY, MEMORY_LIMIT, COUNT, PER_CONTAINER],
+  podKeys: [FRACTION, ...FRACTION_LIMITS, MEMORY, ...MEMORY_LIMITS, COUNT, PER_CONTAINER],
+  choices: [{ annotation: 'gpu-sm-percentage', instead: GPU_CORES }],
   readPod,
   environment: [],
   schedulers: ['kai-scheduler', 'runai-scheduler'],
@@ -41,7 +44,7 @@ function readPod(annotations: JsonObject): readonly PodAmounts[] {
   const found: PodAmounts[] = [];
   if (Object.hasOwn(annotations, FRACTION) || Object.hasOwn(annotations, MEMORY)) {
     const container = textAt(annotations, CONTAINER);
-    const amounts = taken([FRACTION, FRACTION_LIMIT, MEMORY, MEMORY_LIMIT, COUNT]);
+    const amounts = taken([FRACTION, ...FRACTION_LIMITS, MEMORY, ...MEMORY_LIMITS, COUNT]);
     found.push({ ...(container !== undefined && { container }), amounts, path: annotationPath(CONTAINER) });
   }
   const named = new Map<string, string[]>();
@@ -91,12 +94,14 @@ function readFraction({ amounts }: Asked, problems: Problem[]): Share | undefine
     );
     return undefined;
   }
-  const [key, limitKey] = fraction === undefined ? [MEMORY, MEMORY_LIMIT] : [FRACTION, FRACTION_LIMIT];
+  const [key, limitKeys] =
+    fraction === undefined ? ([MEMORY, MEMORY_LIMITS] as const) : ([FRACTION, FRACTION_LIMITS] as const);
+  const limitKey = limitKeys.find((one) => amounts.has(one)) ?? limitKeys[0];
   const readAmount = (name: string): MemoryAmount | undefined => {
     const text = amounts.get(name);
     if (text === undefined) return undefined;
     if (fraction !== undefined) return percentAmount(text, annotationPath(name), problems);
-    const mebibytes = parseWhole(text, 1, MOST_MEMORY_BYTES / MIB);
+    const mebibytes = parseUnits(text, 1, MOST_MEMORY_BYTES / MIB, MIB);
     if (mebibytes.ok) return { kind: 'bytes', bytes: mebibytes.value * MIB };
     problems.push(invalid(annotationPath(name), text, mebibytes.error.wrong, `${mebibytes.error.right}: MiB`));
     return undefined;

@@ -17,6 +17,8 @@ const NO_NUMBER = 'is above one GPU and no number of whole GPUs';
 export const koordinator: Dialect = {
   name: 'koordinator',
   resources: [GPU, CORES, MEMORY, RATIO, COUNT],
+  // Ascend and MLU devices have names of their own beside Koordinator's.
+  notBeside: /^(huawei|cambricon|metax-tech)\.com\//,
   environment: [],
   schedulers: ['koord-scheduler'],
   zeroIsNothing: true,

@@ -15,6 +15,7 @@ const LIMIT_ANNOTATION = 'gpu-mem-limit.cnvrg.io/metagpu';
 export const metagpu: Dialect = {
   name: 'metagpu',
   resources: [UNITS],
+  podNotes: [LIMIT_ANNOTATION],
   environment: [],
   schedulers: [],
   zeroIsNothing: true,

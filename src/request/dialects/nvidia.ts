@@ -1,8 +1,9 @@
 // NVIDIA's own device plugin: whole GPUs (`nvidia.com/gpu`), replicas of a shared one (`nvidia.com/gpu.shared`), and MIG
 // instances (`nvidia.com/mig-1g.5gb`), which become shares of the size in their name.
 // Facts: github.com/NVIDIA/k8s-device-plugin, README ("Shared Access to GPUs"); NVIDIA's MIG User Guide, "Supported MIG
-// Profiles".
+// Profiles"; cloud.google.com/kubernetes-engine, "About GPU sharing strategies in GKE".
 import { type GpuShare, MOST_GPUS } from '../../api/request.ts';
+import { textAt } from '../../common/json.ts';
 import { type Checked, invalid } from '../../common/problem.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
@@ -16,6 +17,11 @@ const MIG = 'nvidia.com/mig-';
 const PROFILE = /^nvidia\.com\/mig-([1-7])g\.(\d{1,3})gb(?:[.+-][a-z0-9.+-]*)?$/;
 /** Profiles of GPUs with four slices of compute (A30, RTX PRO 6000); others have seven. */
 const OF_FOUR: readonly string[] = ['1g.6gb', '2g.12gb', '4g.24gb', '2g.48gb', '4g.96gb'];
+/** Engines for graphics, which profiles of an RTX PRO 6000 alone name. */
+const GRAPHICS = /[.+]gfx$/;
+/** What GKE's nodes are selected by: there `nvidia.com/gpu: 1` is a replica, or a MIG instance. */
+const GKE_CLIENTS = 'cloud.google.com/gke-max-shared-clients-per-gpu';
+const GKE_PARTITION = 'cloud.google.com/gke-gpu-partition-size';
 /**
  * MiB of a GB in a profile's name, which is rounded up: 1g.5gb has 4,864 MiB, 3g.20gb 19,968. With 1,024 two halves of
  * a GPU would not fit on it.
@@ -42,9 +48,12 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
     ok: true,
     value: { gpus: Array.from({ length: count.value }, () => share), warnings: [] },
   });
-  if (resource === WHOLE) return answer({ memory: { kind: 'whole' } });
-  if (resource === REPLICA) {
-    const { nvidiaReplicas: replicas } = rules;
+  const partition = textAt(asked.nodeSelector, GKE_PARTITION);
+  const clients = parseWhole(textAt(asked.nodeSelector, GKE_CLIENTS), 2, 100);
+  const isReplica = resource === REPLICA || (resource === WHOLE && clients.ok);
+  if (resource === WHOLE && partition === undefined && !isReplica) return answer({ memory: { kind: 'whole' } });
+  if (isReplica) {
+    const replicas = resource === WHOLE && clients.ok ? clients.value : rules.nvidiaReplicas;
     if (replicas === 0)
       return refuse(
         'is a replica, and no setting says of how many',
@@ -54,11 +63,12 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
       return refuse('replicas are no larger part of a GPU', 'write 1, or cotenant.io/gpu-memory for more memory');
     return answer({ memory: { kind: 'percent', percent: Math.floor(10_000 / replicas) / 100 } });
   }
-  const [, slices = '', gigabytes = ''] = PROFILE.exec(resource) ?? [];
+  const profile = resource === WHOLE ? `${MIG}${partition}` : resource;
+  const [, slices = '', gigabytes = ''] = PROFILE.exec(profile) ?? [];
   if (slices === '' || Number(gigabytes) === 0)
     return refuse('is for no MIG profile', `write ${MIG}1g.10gb or another`);
   const [parts, name] = [Number(slices), `${slices}g.${gigabytes}gb`];
-  const most = OF_FOUR.includes(name) ? 4 : 7;
+  const most = OF_FOUR.includes(name) || GRAPHICS.test(profile) ? 4 : 7;
   if (parts === most) return answer({ memory: { kind: 'whole' } });
   const memory = { kind: 'bytes', bytes: Number(gigabytes) * MIB_PER_GB * MIB } as const;
   return answer({ memory, coresPercent: Math.floor((100 * parts) / most) });

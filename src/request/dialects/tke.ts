@@ -3,7 +3,7 @@
 import { type GpuShare, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
+import { MIB, parseUnits, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
@@ -16,6 +16,7 @@ const UNIT_BYTES = 256 * MIB;
 export const tke: Dialect = {
   name: 'tke',
   resources: [CORES, MEMORY],
+  podNotes: [LIMIT_ANNOTATION],
   environment: [],
   schedulers: [],
   zeroIsNothing: true,
@@ -31,7 +32,7 @@ function read(asked: Asked): Checked<Answer> {
   if (cores.value >= 100) return readWholeGpus(cores.value, text, asked);
   const problems: Problem[] = [];
   const memoryText = asked.amounts.get(MEMORY);
-  const units = parseWhole(memoryText ?? '', 1, MOST_MEMORY_BYTES / UNIT_BYTES);
+  const units = parseUnits(memoryText ?? '', 1, MOST_MEMORY_BYTES / UNIT_BYTES, UNIT_BYTES);
   if (memoryText === undefined)
     problems.push(missing(asked.amountPath(MEMORY), `write units of 256 MiB beside ${CORES}`));
   else if (!units.ok)

@@ -5,7 +5,7 @@
 import { GPU_MODEL_ANNOTATION, GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseWhole, sameQuantity } from '../../common/quantity.ts';
+import { MIB, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, ForeignChoice } from './dialect.ts';
@@ -16,6 +16,8 @@ type Names = {
   readonly memory: string;
   readonly percentage?: string;
   readonly cores: string;
+  /** Its name in earlier versions. */
+  readonly earlierCores?: string;
   /** 0 is high, 1 is not. */
   readonly priority?: string;
   /** A variable that switches limits off when it is true. */
@@ -26,8 +28,8 @@ type Names = {
 };
 
 function vgpuDialect(names: Names): Dialect {
-  const { name, count, memory, percentage, cores, priority, off, choices, schedulers, webhooks } = names;
-  const others = [percentage, priority].filter((resource) => resource !== undefined);
+  const { name, count, memory, percentage, cores, earlierCores, priority, off, choices, schedulers, webhooks } = names;
+  const others = [percentage, priority, earlierCores].filter((resource) => resource !== undefined);
   return {
     name,
     resources: [count, memory, cores, ...others],
@@ -96,7 +98,8 @@ export const vgpuManager = vgpuDialect({
     sameAs(PLACEMENT_ANNOTATION, 'nvidia.com/device-scheduler-policy'),
     { annotation: 'nvidia.com/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],
-  schedulers: [],
+  earlierCores: 'nvidia.com/vgpu-core',
+  schedulers: ['vgpu-scheduler'],
 });
 
 function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> {
@@ -106,18 +109,19 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
   const amount = (resource: string | undefined, most: number, unit: string, least = 0): number | undefined => {
     const text = resource === undefined ? undefined : asked.amounts.get(resource);
     if (resource === undefined || text === undefined) return undefined;
-    const parsed = parseWhole(text, least, most);
+    const parsed = resource === names.memory ? parseUnits(text, least, most, MIB) : parseWhole(text, least, most);
     if (parsed.ok) return parsed.value || undefined;
     problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, `${parsed.error.right}: ${unit}`));
     return undefined;
   };
-  const read = [names.count, names.memory, names.percentage, names.cores];
+  const read = [names.count, names.memory, names.percentage, names.cores, names.earlierCores];
   if (!read.some((resource) => resource !== undefined && asked.amounts.has(resource)))
     problems.push(missing(asked.amountPath(names.count), 'write the number of GPUs'));
   const count = amount(names.count, MOST_GPUS, 'GPUs', 1) ?? 1;
   const mebibytes = amount(names.memory, MOST_MEMORY_BYTES / MIB, 'MiB of each GPU');
   const percent = amount(names.percentage, 100, 'percent of the memory of each GPU');
-  const cores = amount(names.cores, Number.MAX_SAFE_INTEGER, 'percent of the compute of each GPU');
+  const [most, percentOfEach] = [Number.MAX_SAFE_INTEGER, 'percent of the compute of each GPU'] as const;
+  const cores = amount(names.cores, most, percentOfEach) ?? amount(names.earlierCores, most, percentOfEach);
   amount(names.priority, 1, '0 is high');
   if (problems.length > 0) return err(problems);
   const isHigh = names.priority !== undefined && sameQuantity(asked.amounts.get(names.priority), '0');

@@ -22,9 +22,11 @@ type Written = {
 /** What a cell of the column "written" says, such as "`x.y/gpu: 2`, label `a/b: 4`, variable `OFF: true`". */
 function writtenIn(cell: string): Written {
   const found: Written = { limits: {}, metadata: { labels: {}, annotations: {} }, env: [], spec: {} };
-  for (const [, kind, key = '', value = ''] of cell.matchAll(/(label |annotation |variable |)`([^`]+?): ([^`]+)`/g)) {
+  const pattern = /(label |annotation |variable |selector |)`([^`]+?): ([^`]+)`/g;
+  for (const [, kind, key = '', value = ''] of cell.matchAll(pattern)) {
     if (kind === 'variable ') found.env.push({ name: key, value });
-    else if (key === 'schedulerName') found.spec = { schedulerName: value };
+    else if (kind === 'selector ') found.spec = { ...found.spec, nodeSelector: { [key]: value } };
+    else if (key === 'schedulerName') found.spec = { ...found.spec, schedulerName: value };
     else {
       const { labels, annotations } = found.metadata;
       Object.assign(kind === 'label ' ? labels : kind === 'annotation ' ? annotations : found.limits, { [key]: value });

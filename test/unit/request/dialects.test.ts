@@ -66,7 +66,7 @@ table('our names', {
   'memory that is no quantity': {
     limits: { [M]: '4GB' },
     expected: [
-      `${limit(M)}: "4GB" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write an amount such as "4Gi" or "1536Mi"`,
+      `${limit(M)}: "4GB" is not a quantity (digits, then nothing or one of m, k, M, G, T, Ki, Mi, Gi, Ti); write "4Gi"`,
     ],
   },
   'no GPUs': {

@@ -44,7 +44,7 @@ table('KAI, Run:ai', {
     `${annotation('gpu-fraction')}: "0" is no fraction of a GPU; write a fraction of a GPU such as "0.5", up to 1`,
   ]),
   'MiB with a unit': fraction({ 'gpu-memory': '4Gi' }, [
-    `${annotation('gpu-memory')}: "4Gi" is more than 1073741824; write a whole number from 1 to 1073741824: MiB`,
+    `${annotation('gpu-memory')}: "4Gi" is an amount of bytes, and units of 1Mi are counted here; write 4096: MiB`,
   ]),
   'both forms': fraction({ 'gpu-fraction': '0.5', 'gpu-memory': '2000' }, [
     `${annotation('gpu-memory')}: "2000" is not possible beside gpu-fraction; leave one of them out`,

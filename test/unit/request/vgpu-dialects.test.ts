@@ -63,11 +63,11 @@ for (const [dialect, [N, M, C, P]] of Object.entries(FAMILY)) {
       limits: { [N]: '0.5' },
       expected: [`${limit(N)}: "0.5" is not a whole number; write a whole number from 1 to 64: GPUs`],
     },
-    'a size with a unit is bytes, which are too many MiB': {
+    'a size with a unit is bytes, not MiB': {
       settings,
       limits: { [N]: 1, [M]: '4Gi' },
       expected: [
-        `${limit(M)}: "4Gi" is more than 1073741824; write a whole number from 0 to 1073741824: MiB of each GPU`,
+        `${limit(M)}: "4Gi" is an amount of bytes, and units of 1Mi are counted here; write 4096: MiB of each GPU`,
       ],
     },
     'names of the dialect beside ours': {
