@@ -208,15 +208,16 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
       socket.on('close', () => sockets.delete(socket));
     }
     const kind = /\/(nodes|pods|resourceslices|poddisruptionbudgets)$/.exec(url.pathname)?.[1] as Kind | undefined;
-    const resource = /\/leases(\/|$)/.test(url.pathname) ? 'leases' : (url.pathname.split('/').at(-1) ?? '');
+    const selector = url.searchParams.get('fieldSelector') ?? '';
+    const asksNominated = selector.includes('nominatedNodeName');
+    const named = asksNominated ? 'nominated pods' : (url.pathname.split('/').at(-1) ?? '');
+    const resource = /\/leases(\/|$)/.test(url.pathname) ? 'leases' : named;
     const verb = method === 'GET' ? (isWatch ? 'watch' : 'list') : method.toLowerCase();
     requests.set(`${verb} ${resource}`, (requests.get(`${verb} ${resource}`) ?? 0) + 1);
     if (slowMs > 0) await delay(slowMs);
-    const selector = url.searchParams.get('fieldSelector') ?? '';
     const node = /^(?:spec\.nodeName|metadata\.name)=([^,]+)$/.exec(selector)?.[1];
     // No pod is nominated: none of them, as there are no disruption budgets.
-    if (selector.includes('nominatedNodeName'))
-      return (isWatch ? watch : list)('poddisruptionbudgets', undefined, asked, response);
+    if (asksNominated) return (isWatch ? watch : list)('poddisruptionbudgets', undefined, asked, response);
     if (kind && method === 'GET') return (isWatch ? watch : list)(kind, node, asked, response);
     if (resource === 'leases') return writeLease(asked, response);
     if (resource === 'binding') return bind(asked, response);
