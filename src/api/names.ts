@@ -44,6 +44,9 @@ export const GPUS_ANNOTATION = 'cotenant.io/gpus';
 /** On an Event of the agent: the action that it reports, as the audit log names it (`kill`, `terminate`, `warn`). */
 export const ACTION_ANNOTATION = 'cotenant.io/action';
 
+/** On the scheduler's own pod: a text that it writes there when it begins to lead, to know what its watch has shown. */
+export const WATCH_MARK_ANNOTATION = 'cotenant.io/watch-mark';
+
 /** On a container in its runtime, never on a pod: the UUIDs of the GPUs that the agent gave it at its creation. */
 export const GIVEN_ANNOTATION = 'cotenant.io/gpus-given';
 

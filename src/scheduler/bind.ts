@@ -65,18 +65,20 @@ export type BinderParts = {
   readonly nominations: Nominations;
   /** Lists all bound pods again. */
   readonly relist: () => Promise<void>;
+  /** Resolves when all that was written on bound pods before the call is known. */
+  readonly catchUp: () => Promise<void>;
   readonly times?: BinderTimes;
   readonly logger: Logger;
 };
 
 export function createBinder(parts: BinderParts): Binder {
   const { config, allocations, inFlight, decider, leadership, roomMaker, podGroups, nominations } = parts;
-  const { relist, times = TIMES, logger } = parts;
+  const { relist, catchUp, times = TIMES, logger } = parts;
   const closing = new AbortController();
   const writer = createBindingWriter({ config, landsMs: times.landsMs, closed: closing.signal, logger });
   const requests = createRequestCache(() => performance.now());
   const readRequest = createRequestReader(requests, writer);
-  const takeOver = createTakeover(relist, logger);
+  const takeOver = createTakeover(catchUp, logger);
   const bindOnce = async (binding: BindingRequest): Promise<BindResult> => {
     const { podUid, node } = binding;
     const startedMs = performance.now();

@@ -2,7 +2,7 @@
 // it keeps besides what the evictor must know, and nothing else of either.
 import { hash } from 'node:crypto';
 import type { V1Node, V1Pod } from '@kubernetes/client-node';
-import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../api/names.ts';
+import { GPUS_ANNOTATION, GRANT_ANNOTATION, WATCH_MARK_ANNOTATION } from '../api/names.ts';
 import { parseNodeGpus } from '../api/node-annotation.ts';
 import type { Placement } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
@@ -11,6 +11,7 @@ import { listAndWatch } from '../kube/list-watch.ts';
 import type { Allocations } from '../placement/allocations.ts';
 import { placementIn } from '../placement/node.ts';
 import { BOUND_POD_FIELDS, type BoundPod, type BoundPodFacts, type ResizeRequest, readBoundPod } from './bound-pod.ts';
+import { type CatchUpOptions, createCatchUp } from './catch-up.ts';
 import type { FreeCores } from './free-cores.ts';
 import type { InFlightBindings } from './in-flight.ts';
 import { coresIn, coresOf } from './pod-aspects.ts';
@@ -25,12 +26,16 @@ export type ClusterParts = {
   readonly freeCores?: FreeCores;
   readonly onWatchProblem: (kind: 'nodes' | 'pods', text: string) => void;
   readonly logger: Logger;
+  /** This replica's pod; absent: it runs in none. */
+  readonly ownPod?: CatchUpOptions['ownPod'];
 };
 
 export type Cluster = {
   /** Resolves when nodes and pods were listed once. */
   readonly ready: Promise<void>;
   relistPods(): Promise<void>;
+  /** Resolves when all that was written on bound pods before the call is known. */
+  catchUp(): Promise<void>;
   /** Those with a valid grant, by UID. */
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
   /** Bound pods whose memory an operator changed, by UID. */
@@ -48,6 +53,7 @@ export function watchCluster(parts: ClusterParts): Cluster {
   return {
     ready: Promise.all([nodes.ready, pods.ready]).then(() => undefined),
     relistPods: pods.relist,
+    catchUp: pods.catchUp,
     boundPods: pods.boundPods,
     resizeRequests: pods.resizeRequests,
     invalid: {
@@ -126,6 +132,7 @@ type WatchedPod = {
   readonly digest: string;
   readonly node: string;
   readonly cores: number;
+  readonly mark: string | undefined;
 };
 
 const NO_GRANT: BoundPod = { kind: 'no-grant' };
@@ -134,7 +141,8 @@ function readWatchedPod(pod: V1Pod, countsCores: boolean): WatchedPod {
   const { metadata, spec } = pod;
   const podUid = metadata?.uid ?? '';
   const read = readBoundPod(pod);
-  const onNode = { node: spec?.nodeName ?? '', cores: countsCores ? coresOf(spec) : 0 };
+  const cores = countsCores ? coresOf(spec) : 0;
+  const onNode = { node: spec?.nodeName ?? '', cores, mark: metadata?.annotations?.[WATCH_MARK_ANNOTATION] };
   if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, digest: '', ...onNode };
   const text = `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}`;
   return { podUid, read, digest: hash('sha256', text, 'base64'), ...onNode };
@@ -187,12 +195,18 @@ function watchBoundPods(parts: ClusterParts) {
         if (!listed.has(podUid) && !inFlight.isExpected(podUid, startedMs)) forget(podUid);
       freeCores?.keepPods(listed);
     },
-    onChange: update,
+    onChange(pod) {
+      update(pod);
+      catchingUp?.shown(pod.mark);
+    },
     onGone({ podUid }) {
       freeCores?.removePod(podUid);
       forget(podUid);
     },
     onProblem: (text) => onWatchProblem('pods', text),
   });
-  return { ...watch, boundPods, resizeRequests, invalid };
+  const { relist } = watch;
+  const { ownPod } = parts;
+  const catchingUp = ownPod && createCatchUp({ config, ownPod, relist, logger });
+  return { ...watch, catchUp: catchingUp?.catchUp ?? relist, boundPods, resizeRequests, invalid };
 }

@@ -118,9 +118,11 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     logger.warn(`the watch of ${kind} failed and is retried: ${text}`);
   };
   const freeCores = placement === 'fragmentation' ? createFreeCores(allocations.setFreeCores) : undefined;
-  const watched = { config, allocations, inFlight, onWatchProblem, logger, ...(freeCores && { freeCores }) };
+  // A pod has its own name, unless it is in the host's network; the Lease is beside it.
+  const ownPod = { namespace: lease.namespace, name: hostname };
+  const watched = { config, allocations, inFlight, onWatchProblem, logger, ownPod, ...(freeCores && { freeCores }) };
   const cluster = watchCluster(watched);
-  const { boundPods, relistPods: relist, resizeRequests } = cluster;
+  const { boundPods, relistPods: relist, catchUp, resizeRequests } = cluster;
   const { budgets, close: closeBudgets } = watchDisruptionBudgets(config, (text) => onWatchProblem('budgets', text));
   const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: placement });
   const roomMaker = createRoomMaker({
@@ -133,7 +135,8 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
   const podGroups = createPodGroups(config);
   const gangs = createGangs({ allocations, inFlight, decider, unboundPods: unboundPodsOf(config, logger) });
   const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, relist, logger },
+    ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, logger },
+    ...{ relist, catchUp },
     ...(binderTimes && { times: binderTimes }),
   });
   const writing = { config, allocations, leadership, hostname, logger };

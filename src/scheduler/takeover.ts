@@ -1,19 +1,22 @@
-// When all bound pods are listed again: at the start of a term, and for pods that were bound and are shown nowhere.
+// When all that was written on bound pods must be known: at the start of a term, and for pods that were bound and are shown
+// nowhere.
 import type { Logger } from '../common/logger.ts';
 import type { InFlightBindings } from './in-flight.ts';
 
-/** A new leader first lists what the leader before it bound; all bindings of its term wait for that one list. */
-export function createTakeover(relist: () => Promise<void>, logger: Logger) {
-  let listing: { readonly term: string; readonly done: Promise<void> } | undefined;
+/** A new leader first learns what the leader before it bound; all bindings of its term wait for that. */
+export function createTakeover(catchUp: () => Promise<void>, logger: Logger) {
+  let learning: { readonly term: string; readonly done: Promise<void> } | undefined;
   return async (term: string, epoch: number): Promise<void> => {
-    if (listing?.term !== term) {
-      const done = relist().then(() => logger.info(`this replica leads with epoch ${epoch}; bound pods were listed`));
-      listing = { term, done };
+    if (learning?.term !== term) {
+      const done = catchUp().then(() =>
+        logger.info(`this replica leads with epoch ${epoch}; all bound pods are known`),
+      );
+      learning = { term, done };
       done.catch(() => {
-        if (listing?.done === done) listing = undefined;
+        if (learning?.done === done) learning = undefined;
       });
     }
-    await listing.done;
+    await learning.done;
   };
 }
 

@@ -175,6 +175,7 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
   const binder = createBinder({
     ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, logger },
     relist: async () => {},
+    catchUp: async () => {},
   });
   const metrics = createMetrics();
   const countFits = () => undefined;

@@ -43,6 +43,9 @@ export type Api = {
   readonly events: CoreV1Event[];
   /** How often bound pods were listed. */
   podLists: number;
+  /** The extender's own pod, which it marks: there is none, the watch shows the mark, or it waits in `marks`. */
+  ownPod: 'absent' | 'shown' | 'held';
+  readonly marks: V1Pod[];
   addPod(name: string, mib: number, more?: Partial<V1Pod>): V1Pod;
   /** Sends a change of a pod to all watches. */
   show(type: 'ADDED' | 'MODIFIED' | 'DELETED', pod: V1Pod): void;
@@ -91,6 +94,8 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     podGroups: new Map(),
     events: [],
     podLists: 0,
+    ownPod: 'absent',
+    marks: [],
     addPod(name, mib, more = {}) {
       const annotations = { [REQUEST_ANNOTATION]: recordOf(mib) };
       const pod: V1Pod = {
@@ -174,7 +179,13 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
       /\/namespaces\/team\/pods\/([^/]+)(?:\/(binding|eviction|status))?$/.exec(url.pathname) ?? [];
     if (verb === 'binding') return bind(asked, response, name);
     if (verb === 'eviction') return evict(asked, response);
-    if (asked.method === 'PATCH') return patch(asked, response, name);
+    if (asked.method === 'PATCH' && name !== '') return patch(asked, response, name);
+    if (asked.method === 'PATCH' && url.pathname.endsWith('/namespaces/ns/pods/pod-a') && api.ownPod !== 'absent') {
+      const own = { ...((await body()) as V1Pod), spec: { nodeName: 'a', containers: [] } };
+      api.marks.push({ ...own, metadata: { ...own.metadata, name: 'pod-a', namespace: 'ns', uid: 'uid-pod-a' } });
+      if (api.ownPod === 'shown') for (const one of api.marks.splice(0)) api.show('MODIFIED', one);
+      return answer(response, 200, own);
+    }
     if (url.pathname.endsWith('/namespaces/team/events')) {
       api.events.push((await body()) as CoreV1Event);
       return answer(response, 201, {});
