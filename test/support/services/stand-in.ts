@@ -3,7 +3,7 @@
 // little memory itself. What a real API server does with each call is seen in test/cluster.
 import type { ServerResponse } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { KubeConfig, V1Binding, V1Lease } from '@kubernetes/client-node';
+import type { KubeConfig, V1Binding, V1Lease, V1Pod } from '@kubernetes/client-node';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { GIB } from '../../../src/common/quantity.ts';
@@ -34,6 +34,8 @@ export type StandIn = {
   nodeName(index: number): string;
   /** One pod starts, changes or is deleted and replaced, and all watches see it. */
   churn(): void;
+  /** Deletes a pod that was bound here. */
+  removeBound(name: string): void;
   /** Deletes a pod at once, as with `--force --grace-period=0`. */
   forceDelete(index: number): void;
   /** The node's conditions and labels change, as its kubelet and others write them; its GPUs do not. */
@@ -199,6 +201,18 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     answer(response, 201, { kind: 'Status', status: 'Success' });
   };
 
+  /** A change of a pod that is not one of the many: the extender's own. */
+  const patchOwn = async ({ body }: Asked, response: ServerResponse) => {
+    const { metadata } = (await body()) as V1Pod;
+    const make = () =>
+      JSON.stringify({
+        metadata: { ...metadata, name: 'own', uid: 'own', resourceVersion: String(version) },
+        spec: { nodeName: nodeName(0), containers: [] },
+      });
+    emit('MODIFIED', make, nodeName(0));
+    answer(response, 200, {});
+  };
+
   const sockets = new Set<unknown>();
   const { config } = await startApiServer(t, async (asked, response) => {
     const { url, method, isWatch } = asked;
@@ -221,6 +235,7 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     if (kind && method === 'GET') return (isWatch ? watch : list)(kind, node, asked, response);
     if (resource === 'leases') return writeLease(asked, response);
     if (resource === 'binding') return bind(asked, response);
+    if (method === 'PATCH' && /\/pods\/[^/]+$/.test(url.pathname)) return patchOwn(asked, response);
     // Events, and whatever else is written; what it does not have.
     return method === 'GET' ? refuse(response, 404, 'not here') : answer(response, 201, {});
   });
@@ -242,6 +257,11 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
       emit('DELETED', () => podText(index), nodeName(index % nodes));
       generations.set(index, (generations.get(index) ?? 0) + 1);
       emit('ADDED', () => podText(index), nodeName(index % nodes));
+    },
+    removeBound(name) {
+      const pod = bound.get(name);
+      bound.delete(name);
+      if (pod) emit('DELETED', () => pod.text, pod.node);
     },
     forceDelete: removePod,
     flap(index) {

@@ -1,0 +1,93 @@
+// Full cycles of pods (bound, changed, deleted, with watches cut in between) as many as hours of a busy cluster have: the
+// extender keeps no memory, timer or socket of what is gone. In this process, where both can be counted.
+import { setImmediate as turn } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import test from 'ava';
+import { createLogger } from '../../../src/common/logger.ts';
+import { MIB } from '../../../src/common/quantity.ts';
+import { startScheduler } from '../../../src/scheduler/start.ts';
+import { eventually } from '../../support/native/node.ts';
+import { seriesOf } from '../../support/product/agent.ts';
+import { startStandIn } from '../../support/services/stand-in.ts';
+import { recordOf } from '../../unit/scheduler/cluster.ts';
+
+const CHANGES = 20_000;
+/** Of these each one more is a pod that is placed, bound and deleted. */
+const EVERY = 20;
+/** 150 bytes a change: less than any object that is kept of a pod. */
+const MOST_GROWN_MIB = 3;
+
+setFlagsFromString('--expose-gc');
+const collect = runInNewContext('gc') as () => void;
+
+test('20,000 changes of pods leave no memory, timer or socket behind', async (t) => {
+  t.timeout(300_000);
+  const cluster = await startStandIn(t, { nodes: 10, pods: 200, shares: 100, podBytes: 800 });
+  const running = await startScheduler({
+    ...{ config: cluster.config, host: '127.0.0.1', port: 0, healthPort: 0 },
+    ...{ lease: { namespace: 'ns', name: 'l' }, leaseHolder: 'self', hostname: 'own', placement: 'binpack' },
+    evictOvercommittedAfterMs: 15_000,
+    logger: createLogger({ component: 'scheduler', write: () => {} }),
+  });
+  t.teardown(() => running.close());
+  const health = `http://127.0.0.1:${running.healthPort}`;
+  await eventually(async () => (await fetch(`${health}/readyz`)).status === 200 || undefined, 'it leads');
+  const call = async (verb: string, body: object) => {
+    const answer = await fetch(`http://127.0.0.1:${running.port}/${verb}`, {
+      method: 'POST',
+      body: JSON.stringify(body),
+    });
+    return (await answer.json()) as { NodeNames?: string[]; Error?: string };
+  };
+  let pods = 0;
+  const bindAndDelete = async () => {
+    pods += 1;
+    const [name, uid] = [`one-${pods}`, `uid-one-${pods}`];
+    const metadata = { name, namespace: 'team', uid, annotations: { 'cotenant.io/request': recordOf(1024) } };
+    const NodeNames = [cluster.nodeName(pods % 10)];
+    const { NodeNames: [Node] = [] } = await call('filter', { Pod: { metadata }, NodeNames });
+    const bound = await call('bind', { PodName: name, PodNamespace: 'team', PodUID: uid, Node });
+    if (bound.Error) throw new Error(bound.Error);
+    cluster.removeBound(name);
+  };
+  const cycle = async () => {
+    for (let change = 0; change < CHANGES; change += 1) {
+      cluster.churn();
+      if (change % EVERY === 0) await bindAndDelete();
+      if (change % 1000 === 0) cluster.cutWatches();
+    }
+  };
+  const settled = async () => {
+    await eventually(
+      async () => {
+        const page = await (await fetch(`${health}/metrics`)).text();
+        const left = ['granted_pods', 'bindings_in_flight'].map((name) => seriesOf(page, `cotenant_scheduler_${name}`));
+        return (left[0] === 100 && left[1] === 0) || undefined;
+      },
+      'what is left is known',
+      30_000,
+    );
+    (cluster.bindings as unknown[]).length = 0;
+    for (let round = 0; round < 3; round += 1) {
+      await turn();
+      collect();
+    }
+    const counts = Object.groupBy(process.getActiveResourcesInfo(), (kind) => kind);
+    const countOf = (kind: string) => counts[kind]?.length ?? 0;
+    return {
+      heapMib: process.memoryUsage().heapUsed / MIB,
+      timers: countOf('Timeout'),
+      sockets: countOf('TCPSocketWrap') + countOf('TCPServerWrap'),
+    };
+  };
+  // Once before, for what is kept of the newest whatever comes.
+  await cycle();
+  const before = await settled();
+  await cycle();
+  const after = await settled();
+  t.log(before, after);
+  t.true(after.heapMib - before.heapMib < MOST_GROWN_MIB, `${after.heapMib} MiB, before ${before.heapMib}`);
+  t.true(after.timers <= before.timers + 2, `${after.timers} timers, before ${before.timers}`);
+  t.true(after.sockets <= before.sockets + 2, `${after.sockets} sockets, before ${before.sockets}`);
+});
