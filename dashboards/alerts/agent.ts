@@ -19,11 +19,15 @@ export const AGENT_ALERTS: readonly Alert[] = [
     };
   }),
   // A gap is a scrape that failed between two that did not; CotenantExporterDown is for lasting failures.
-  alert('CotenantScrapeGaps', 'warning', 'agent', ({ job, scrapeGaps: { gaps, within } }) => ({
-    expr: `floor(changes(${select('up', `job="${job}"`)}[${within}]) / 2) >= ${gaps}`,
-    summary: 'Scrapes of the agent on {{ $labels.instance }} fail now and then.',
-    description: `There were {{ $value }} gaps within ${within}. Rates over them are wrong, and alerts may come late.`,
-  })),
+  alert('CotenantScrapeGaps', 'warning', 'agent', ({ job, scrapeGaps: { gaps, within, keeps } }) => {
+    const scraped = `${select('up', `job="${job}"`)}[${within}]`;
+    return {
+      keeps,
+      expr: `floor(changes(${scraped}) / 2) >= ${gaps} and avg_over_time(${scraped}) > 0.5`,
+      summary: 'Scrapes of the agent on {{ $labels.instance }} fail now and then.',
+      description: `There were {{ $value }} gaps within ${within}. Rates over them are wrong, and alerts may come late.`,
+    };
+  }),
   // A collector that fails costs only its own metrics, so the scrape succeeds.
   alert('CotenantCollectorStale', 'warning', 'agent', ({ collectorStale: { seconds } }) => ({
     expr: `time() - ${select('cotenant_exporter_collector_last_success_timestamp_seconds')} > ${seconds}`,
@@ -76,12 +80,13 @@ export const AGENT_ALERTS: readonly Alert[] = [
     description:
       '{{ if eq $labels.to "api" }}It acts by what it knew of its pods before, and writes no Events{{ else if eq $labels.to "csi" }}Pods with a GPU share neither start nor end there{{ else }}Containers that start there get no GPUs, or wait for the agent where the runtime can require it{{ end }}.',
   })),
-  // A reminder: `report` is meant for the first week.
-  alert('CotenantNotEnforcing', 'info', 'node', ({ notEnforcing }) => ({
-    expr: `${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1`,
+  // A reminder, one for all nodes of a mode: `report` is meant for the first week, and set for many nodes at once.
+  // Containers that should have been stopped there have CotenantContainerOverLimit.
+  alert('CotenantNotEnforcing', 'info', 'cluster', ({ notEnforcing }) => ({
+    expr: `count by (job, enforcement) (${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1)`,
     lasts: notEnforcing.lasts,
-    summary: 'The agent on {{ $labels.instance }} does not enforce limits.',
+    summary: 'The agents on {{ $value }} nodes do not enforce limits.',
     description:
-      'The enforcement mode of the node is {{ $labels.enforcement }}: containers that bypass the interposer are not stopped.',
+      'The enforcement mode of these nodes is {{ $labels.enforcement }}: containers that bypass the interposer are not stopped.',
   })),
 ];

@@ -6,7 +6,9 @@ import { type Alert, alert, GPU, SEEING } from './rule.ts';
 const TOTAL = select('cotenant_device_memory_total_bytes');
 /** GPUs that MIG does not divide; instances cannot be granted in parts. */
 const ON_GRANTABLE = `on (job, instance, gpu_uuid) ${select('cotenant_device_info', 'mig_mode="disabled"')}`;
-const GRANTABLE = `((${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL}) and ${ON_GRANTABLE})`;
+/** Some drivers do not report what they reserve. */
+const USABLE = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+const GRANTABLE = `(${USABLE} and ${ON_GRANTABLE})`;
 /** Of each GPU, the part of its memory that is not granted. */
 const FREE = `1 - ${select('cotenant_device_memory_allocated_bytes')} / ${GRANTABLE}`;
 
@@ -34,9 +36,9 @@ export const GPU_ALERTS: readonly Alert[] = [
     summary: 'The isolation check failed on GPU {{ $labels.gpu }} of {{ $labels.instance }}.',
     description: `The {{ $labels.fence }} did not refuse an allocation beyond a grant on ${GPU}. If the other isolation mechanism works, new grants use that one; otherwise the GPU gets no new grants until one works. Running containers keep what they started with, and the agent stops those that exceed their grant.`,
   })),
-  // Against the memory that can be granted. Some drivers do not report what they reserve.
+  // Against the memory that can be granted.
   alert('CotenantMemoryOvercommitted', 'warning', 'gpu', ({ overcommitted }) => ({
-    expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${`(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`} > 1) and ${SEEING}`,
+    expr: `(${select('cotenant_device_memory_allocated_bytes')} / ${USABLE} > 1) and ${SEEING}`,
     lasts: overcommitted.lasts,
     summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is overcommitted.',
     description: `The grants on ${GPU} add up to {{ $value | humanizePercentage }} of its memory: not all containers can use their grant at the same time.`,
@@ -55,12 +57,19 @@ export const GPU_ALERTS: readonly Alert[] = [
     description:
       'More than the memory of a whole GPU is free, but at most {{ $value | humanizePercentage }} of any single one.',
   })),
-  alert('CotenantUnattributedMemory', 'warning', 'gpu', ({ unattributed: { ratio, lasts } }) => ({
-    expr: `(${select('cotenant_device_memory_unattributed_bytes')} / ${TOTAL} > ${ratio}) and ${SEEING}`,
-    lasts,
-    summary: 'Memory of GPU {{ $labels.gpu }} of {{ $labels.instance }} is used by no known container.',
-    description: `{{ $value | humanizePercentage }} of ${GPU} is managed memory, or used by processes of the host or by processes that the agent cannot see.`,
-  })),
+  // Only where containers miss it: beside all grants the GPU has less left. Managed memory is in the grants already.
+  alert('CotenantUnattributedMemory', 'warning', 'gpu', ({ unattributed: { ratio, lasts } }) => {
+    const found = select('cotenant_device_memory_unattributed_bytes');
+    const managed = `sum without (namespace, pod, container, mode, kind) (${select('cotenant_container_memory_ledger_bytes', 'kind="managed"')})`;
+    const unknown = `(${found} - ${managed} or ${found})`;
+    return {
+      expr: `(${unknown} / ${TOTAL} > ${ratio} and ${unknown} + ${select('cotenant_device_memory_allocated_bytes')} > ${USABLE}) and ${SEEING}`,
+      lasts,
+      summary:
+        'Containers cannot use all their grants on GPU {{ $labels.gpu }} of {{ $labels.instance }}: others use its memory.',
+      description: `{{ $value | humanizePercentage }} of ${GPU} is used by processes of the host, by processes that the agent cannot see, or was left in the driver. The grants need it, too.`,
+    };
+  }),
   alert('CotenantForeignUse', 'warning', 'gpu', ({ foreign: { bytes, lasts } }) => ({
     expr: `(${select('cotenant_foreign_memory_used_bytes')} > ${bytes}) and ${SEEING}`,
     lasts,

@@ -1,5 +1,6 @@
 // Alerts about faults of GPUs: Xids, memory errors, throttled clocks.
 import { CONTAINED_XIDS, RESETTING_XIDS } from '../../src/agent/counters/xid-counts.ts';
+import { grown } from '../lib/expressions.ts';
 import { select } from '../lib/metrics.ts';
 import { type Alert, alert, GPU, SEEING } from './rule.ts';
 
@@ -14,12 +15,14 @@ export const HEALTH_ALERTS: readonly Alert[] = [
     summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has a contained memory error: Xid {{ $labels.xid }}.',
     description: `The driver raised Xid {{ $labels.xid }} on ${GPU} {{ $value | humanizeDuration }} ago. At most one process was affected.`,
   })),
-  alert('CotenantEccUncorrected', 'critical', 'gpu', () => {
+  // By what grew: the count stays until the driver is loaded again, and is no news. What an error does to the whole GPU
+  // has alerts of its own: CotenantXidCritical, CotenantRowRemapFailure and CotenantRowRemapPending.
+  alert('CotenantEccUncorrected', 'warning', 'gpu', ({ eccUncorrected: { within } }) => {
     const errors = select('cotenant_device_ecc_errors_total', 'severity="uncorrected"');
     return {
-      expr: `${errors} > 0 and ${SEEING}`,
-      summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has uncorrectable memory errors.',
-      description: `{{ $value }} on ${GPU} since the driver was loaded. Programs that read that memory failed or were ended.`,
+      expr: `${grown(errors, within)} > 0 and ${SEEING}`,
+      summary: 'GPU {{ $labels.gpu }} of {{ $labels.instance }} has new uncorrectable memory errors.',
+      description: `{{ $value | printf "%.0f" }} within ${within} on ${GPU}. Programs that read that memory failed or were ended.`,
     };
   }),
   alert('CotenantRowRemapFailure', 'critical', 'gpu', () => ({

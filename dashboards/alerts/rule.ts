@@ -10,6 +10,7 @@ export type AlertRule = {
   readonly alert: string;
   readonly expr: string;
   readonly for?: string;
+  readonly keep_firing_for: string;
   readonly labels: { readonly severity: Severity };
   readonly annotations: {
     readonly summary: string;
@@ -25,6 +26,8 @@ export type RuleFile = { readonly groups: readonly { readonly name: string; read
 type Plan = {
   readonly expr: string;
   readonly lasts?: string;
+  /** For longer than others. */
+  readonly keeps?: string;
   readonly summary: string;
   readonly description: string;
 };
@@ -35,11 +38,12 @@ export type Alert = (configuration: Configuration) => AlertRule;
 export const alert =
   (name: string, severity: Severity, about: About, plan: (configuration: Configuration) => Plan): Alert =>
   (configuration) => {
-    const { expr, lasts, summary, description } = plan(configuration);
+    const { expr, lasts, keeps = configuration.keepsFiring, summary, description } = plan(configuration);
     return {
       alert: name,
       expr,
       ...(lasts !== undefined && { for: lasts }),
+      keep_firing_for: keeps,
       labels: { severity },
       annotations: {
         ...{ summary, description, runbook_url: `${configuration.runbook}#${name.toLowerCase()}` },

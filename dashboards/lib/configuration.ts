@@ -16,6 +16,9 @@ export const CONFIGURATION = {
   job: 'cotenant',
   /** The runbook, from the root of the repository. The chart can put a URL before it. */
   runbook: 'docs/operate/runbook.md',
+  /** How long an alert stays after its condition was last true: longer than a scrape that fails, an agent that restarts,
+   * or a value that dips below its threshold for a moment, each of which would end it and begin another one. */
+  keepsFiring: '10m',
   exporterDown: { for: '5m' },
   /** Many frameworks allocate all memory that they see, so this is only information. */
   nearLimit: { ratio: 0.95, for: '5m' },
@@ -37,7 +40,7 @@ export const CONFIGURATION = {
   agentDisconnected: { lasts: '5m' },
   /** Longer than a kubelet takes to end a pod and unpublish its volume. */
   podGone: { seconds: 300 },
-  notEnforcing: { lasts: '1h' },
+  notEnforcing: { lasts: '24h' },
   /** A weaker mode for debugging one container is usually over by then, or was forgotten. */
   notEnforced: { lasts: '24h', within: '15m' },
   /** Longer than a reload of the driver takes. */
@@ -48,6 +51,8 @@ export const CONFIGURATION = {
   /** Without those of an idle GPU, of configured clocks, and of the power limit, which a busy GPU reaches all the
    * time. */
   clocksThrottled: { reasons: ['hw_slowdown', 'hw_thermal', 'power_brake', 'sw_thermal'], lasts: '5m' },
+  /** How long the alert lasts after an error. */
+  eccUncorrected: { within: '1h' },
   isolationFailed: { lasts: '1m' },
   overcommitted: { lasts: '5m' },
   /** More than a few CUDA contexts of tools on the host. */
@@ -95,7 +100,7 @@ export const CONFIGURATION = {
   /** An API server that restarts costs each watch one or two. */
   apiProblems: { count: 20, within: '10m' },
   /** A restart of the agent is one gap. */
-  scrapeGaps: { gaps: 3, within: '30m' },
+  scrapeGaps: { gaps: 3, within: '30m', keeps: '1h' },
   nearlyGranted: { ratio: 0.9, lasts: '1h' },
   /** Of a GPU's memory, on a node with more than a whole GPU free. */
   fragmented: { ratio: 0.5, lasts: '1h' },

@@ -143,7 +143,7 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
   );
   execFileSync(process.execPath, [MAIN, 'set', 'near', '--enforcement', 'report', '--state', agent.state]);
   // Past the interposer and within the grant; and one that goes from inside to past it.
-  const inside = start(['--gpu-memory', '2Gi', '--name', 'static'], past);
+  const inside = start(['--gpu-memory', '12Gi', '--name', 'static'], past);
   await say(inside, 'init', 'context 0', `alloc ${200 * MIB}`);
   const turns = start(
     ['--gpu-memory', '2Gi', '--name', 'turns'],
@@ -180,9 +180,9 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
   slow.write('sync');
   // Who launches past the interposer on the same GPU is charged for none of it.
   inside.write('load async 120000 500');
-  // A process of the host, without a grant or container.
+  // A process of the host, without a grant or container; the grants leave less than it takes.
   const host = startClient(t, node);
-  for (const command of ['init', 'context 0', `alloc ${3000 * MIB}`]) await host.must(command);
+  for (const command of ['init', 'context 0', `alloc ${7000 * MIB}`]) await host.must(command);
   // A process in a container without a grant.
   if ('home' in groups) {
     const group = join(groups.home, `docker-${'f0'.repeat(32)}.scope`);
