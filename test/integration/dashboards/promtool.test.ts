@@ -298,7 +298,7 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantApiServerProblems', '> 20', '> 2'],
   ['CotenantScrapeGaps', / and avg_over_time.*$/, ''],
   ['CotenantScrapeGaps', ' / 2', ''],
-  ['CotenantScrapeGaps', '{job="cotenant"}', ''],
+  ['CotenantScrapeGaps', /\{job="cotenant"\}/g, ''],
   ['CotenantMemoryNearlyGranted', '> 0.9', '> 0.96'],
   ['CotenantMemoryNearlyGranted', /mig_mode="disabled"/g, 'mig_mode!="enabled"'],
   ['CotenantMemoryNearlyGranted', / - cotenant_device_memory_reserved_bytes/, ''],
