@@ -28,6 +28,11 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_SEQUENCES: '100000' },
   },
   {
+    name: 'progress',
+    words: ['native', 'test/native/compute/progress.test.ts'],
+    environment: { COTENANT_SCENARIOS: '10000' },
+  },
+  {
     name: 'attack',
     words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },

@@ -127,6 +127,7 @@ struct cot_member {
     int64_t credit_ns; /* of its limit; negative: a debt */
     uint64_t credit_rest;
     uint64_t virtual_ns; /* service divided by its guarantee */
+    uint64_t beyond_ns;  /* what it has had beyond its guarantee, and time has not made up for */
     uint64_t active_ns;  /* when it last wanted or did anything */
     uint64_t idle_ns;    /* since when it is idle, or 0 */
 
@@ -152,9 +153,11 @@ struct cot_member {
     /* A launch that waits gets a turn at this time, whatever was charged since its wait began, for what is charged may
      * wait for that launch: its debt then, and the time in which its guarantee grows by a quantum. 0: none waits. */
     uint64_t bound_ns;
-    bool relieved;              /* the turn began at the bound ... */
-    uint64_t relieved_launches; /* ... with so many launches made before */
-    uint64_t last_fault_ns;     /* when its page last had a value that the gate would never write */
+    /* The launches that were made when the bound was set, and how many have waited at once since: a new bound is set
+     * when as many were made, so that each of them has had its chance. */
+    uint64_t bound_launches, bound_waiting;
+    bool relieved;          /* the turn began at the bound */
+    uint64_t last_fault_ns; /* when its page last had a value that the gate would never write */
 
     /* The container on this GPU whose work and this one's wait for each other, until when, and launches of this one
      * that had been matched when they were found. */
@@ -179,7 +182,9 @@ struct cot_gpu {
     uint64_t closing_ns;        /* since when */
     uint64_t overrun_at_ns;     /* when the holder's work begins to share the GPU if it has not drained */
     uint64_t draining_until_ns; /* until then work that was launched without an arbiter may drain */
-    uint64_t virtual_ns;        /* of the container that had the last turn */
+    /* Of the container that had the last turn. Those of high priority come first whatever they have had: they are
+     * compared with one another alone. */
+    uint64_t virtual_ns, high_virtual_ns;
     uint64_t now_ns;
     uint32_t last;       /* member that had the last turn: ties go to the member after it */
     bool others_wait;    /* other containers wait for the holder */

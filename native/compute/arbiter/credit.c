@@ -6,6 +6,7 @@
 #define MAX_AHEAD_NS 250000000ull
 #define DISTRUST_NS 1000000000ull
 #define LONGEST_BUSY_DECAY 64 /* how fast a long busy time is forgotten */
+#define MOST_WAITING 8u       /* launches that have one bound: a container may have as many processes as it likes */
 #define MAX_LAG_TURNS 4       /* largest lag of virtual time for a container that pauses briefly now and then */
 
 /* An invalid value in one page must not change how others are treated. */
@@ -40,7 +41,7 @@ void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
         struct cot_member *member = &gpu->members[i];
         if (!member->present) continue;
         /* What containers launched while the arbiter was absent gives none of them an advantage. */
-        if (gpu->agent_returned) member->virtual_ns = gpu->virtual_ns;
+        if (gpu->agent_returned) member->virtual_ns = *cot_virtual_of(gpu, member);
         if (!cot_limited(member)) continue;
         bool busy = !cot_is_idle(member) || member->state != COT_LEASE_CLOSED;
         int64_t cap = (int64_t)(busy ? most : quantum);
@@ -50,6 +51,8 @@ void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
 }
 
 static void accrue(struct cot_member *member, uint64_t elapsed) {
+    uint64_t guaranteed = (uint64_t)((unsigned __int128)elapsed * member->share.guarantee_ppm / COT_PPM);
+    member->beyond_ns -= cot_smaller(guaranteed, member->beyond_ns);
     if (!cot_limited(member)) return;
     uint64_t grown = cot_smaller(elapsed, MAX_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
     member->credit_rest = grown % COT_PPM;
@@ -59,6 +62,7 @@ static void accrue(struct cot_member *member, uint64_t elapsed) {
 void cot_charge(struct cot_member *member, uint64_t ns) {
     member->charged_ns += ns;
     member->turn_charged_ns += ns;
+    member->beyond_ns += ns;
     if (cot_limited(member)) member->credit_ns -= (int64_t)ns;
     member->virtual_ns += ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
 }
@@ -167,7 +171,7 @@ static void cap_lag(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot
     bool slept = gpu->now_ns - member->active_ns > arbiter->tuning.anticipation_ns;
     uint64_t turn = slept ? arbiter->tuning.quantum_ns : MAX_LAG_TURNS * longest_on(arbiter, gpu);
     uint64_t lag = turn * COT_PPM / member->share.guarantee_ppm;
-    uint64_t least = gpu->virtual_ns > lag ? gpu->virtual_ns - lag : 0;
+    uint64_t latest = *cot_virtual_of(gpu, member), least = latest > lag ? latest - lag : 0;
     member->virtual_ns = cot_larger(member->virtual_ns, least);
     if (slept && cot_limited(member)) {
         int64_t quantum = (int64_t)arbiter->tuning.quantum_ns;
@@ -181,8 +185,8 @@ static uint64_t lead_of(const struct cot_gpu *gpu, const struct cot_member *memb
     uint64_t least = member->virtual_ns;
     for (uint32_t i = 0; i < gpu->count; i++) {
         const struct cot_member *other = &gpu->members[i];
-        if (other->present && !other->share.native && !cot_is_idle(other) && other->virtual_ns < least)
-            least = other->virtual_ns;
+        if (!other->present || other->share.native || cot_is_idle(other)) continue;
+        if (other->share.high == member->share.high && other->virtual_ns < least) least = other->virtual_ns;
     }
     return member->virtual_ns - least;
 }
@@ -191,7 +195,9 @@ static uint64_t lead_of(const struct cot_gpu *gpu, const struct cot_member *memb
 static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member,
                        bool renew) {
     uint64_t debt = cot_limited(member) && member->credit_ns < 0 ? (uint64_t)-member->credit_ns : 0;
-    uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead_of(gpu, member));
+    uint64_t beyond = member->beyond_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
+    uint64_t lead = cot_smaller(lead_of(gpu, member), beyond);
+    uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead);
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
     /* Work in flight beside that of others is charged as long as it stays, which must not lengthen the wait of the
      * launch that would end it: the wait owes what that work was expected to take. */
@@ -199,6 +205,9 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
     if (member->undrained && member->digest.has_awaited) owed = cot_smaller(owed, expected);
     uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
     member->bound_ns = member->bound_ns && !renew ? cot_smaller(member->bound_ns, bound) : bound;
+    if (!renew) return;
+    member->bound_launches = member->digest.launches;
+    member->bound_waiting = 0;
 }
 
 /* Ends a turn: a container that others waited for pays for that wait, whatever it reports. One that
@@ -210,9 +219,8 @@ void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, st
     member->waited_for_ns = member->owed_ns = 0;
     member->turn_charged_ns = 0;
     member->lent = member->reserved = false;
-    bool passed = member->relieved && member->digest.launches == member->relieved_launches &&
-                  gpu->now_ns - member->granted_ns >= arbiter->tuning.quantum_ns;
-    if (passed && member->digest.waiting) bound_wait(arbiter, gpu, member, true);
+    bool passed = cot_relief_stands(member) && gpu->now_ns - member->granted_ns >= arbiter->tuning.quantum_ns;
+    if (passed) bound_wait(arbiter, gpu, member, true);
 }
 
 /* What links.c finds containers by that belong together. */
@@ -242,8 +250,10 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);
     if (!wants) member->bound_ns = 0;
     else {
-        bool begins = !wanted || digest->launches != before.launches;
+        bool begins = !wanted || digest->launches - member->bound_launches >= member->bound_waiting;
         if (begins || member->undrained) bound_wait(arbiter, gpu, member, begins);
+        uint64_t waiting = cot_smaller(digest->waiting, MOST_WAITING);
+        member->bound_waiting = cot_larger(member->bound_waiting, waiting);
     }
     bool progressed = digest->launches != before.launches || digest->inflight > 0 || wants;
     if (progressed) {

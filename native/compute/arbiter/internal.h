@@ -19,6 +19,14 @@ static inline uint64_t cot_smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
+static inline uint64_t *cot_virtual_of(struct cot_gpu *gpu, const struct cot_member *member) {
+    return member->share.high ? &gpu->high_virtual_ns : &gpu->virtual_ns;
+}
+static inline void cot_note_virtual(struct cot_gpu *gpu, const struct cot_member *member) {
+    uint64_t *latest = cot_virtual_of(gpu, member);
+    *latest = cot_larger(*latest, member->virtual_ns);
+}
+
 /* credit.c: credit, virtual time, charges */
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns);
 void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
@@ -52,7 +60,11 @@ bool cot_holds(const struct cot_arbiter *arbiter, uint32_t at, const struct cot_
 bool cot_wants(struct cot_arbiter *arbiter, const struct cot_member *member);
 /* The bound that a launch of the gang has waited for; UINT64_MAX: none has. */
 uint64_t cot_overdue_since(struct cot_arbiter *arbiter, const struct cot_member *member, uint64_t now_ns);
-/* A turn that began at the bound of a wait lasts until a launch was made, for a quantum at most. */
+/* The turn began at the bound of a wait, and not all launches that waited were made. */
+static inline bool cot_relief_stands(const struct cot_member *holder) {
+    return holder->relieved && holder->digest.waiting && holder->bound_ns && holder->bound_ns <= holder->granted_ns;
+}
+/* Such a turn lasts for a quantum at most. */
 bool cot_is_relief_unused(struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns);
 /* Whether the gang has all GPUs that it wants. */
 bool cot_has_all(struct cot_arbiter *arbiter, const struct cot_member *member);
@@ -84,6 +96,8 @@ bool cot_precedes(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const 
 /* The next container for the GPU, of those that want it and may have it, without `except`; NULL if there is none. */
 struct cot_member *cot_next_member(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *except,
                                    struct cot_round *round);
+bool cot_may_keep_claim(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member,
+                        struct cot_round *round);
 /* Anticipation: the container that would be next if it were not idle for a moment. */
 const struct cot_member *cot_anticipated_member(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
                                                 const struct cot_member *instead);

@@ -54,6 +54,13 @@ void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
             credit -= (int64_t)((record->at_ns - now_ns) / 1000 * record->rate_ppm / 1000);
         member->credit_ns = credit < -100 * most ? -100 * most : credit;
     }
+    /* What is in flight may wait for a launch that waits, and is charged: its wait does not begin anew. */
+    if (member->digest.inflight && member->digest.waiting) {
+        uint64_t guarantee = cot_larger(member->share.guarantee_ppm, 1);
+        member->bound_ns = now_ns + arbiter->tuning.quantum_ns * COT_PPM / guarantee + arbiter->tuning.bound_slack_ns;
+        member->bound_launches = member->digest.launches;
+        member->bound_waiting = 1;
+    }
     if (member->digest.inflight) {
         gpu->draining_until_ns = now_ns + arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
     }
@@ -82,7 +89,7 @@ void cot_arbiter_set_share(struct cot_arbiter *arbiter, uint32_t at, uint32_t in
     member->share = *share;
     if (member->share.guarantee_ppm == 0) member->share.guarantee_ppm = 1;
     if (member->share.limit_ppm == 0) member->share.limit_ppm = 1;
-    member->virtual_ns = gpu->virtual_ns;
+    member->virtual_ns = *cot_virtual_of(gpu, member);
     member->out_of_credit = false;
     int64_t quantum = (int64_t)arbiter->tuning.quantum_ns, start = (int64_t)cot_start_credit(arbiter, member);
     if (first || !cot_limited(member)) member->credit_ns = start;

@@ -53,8 +53,7 @@ uint64_t cot_overdue_since(struct cot_arbiter *arbiter, const struct cot_member 
 }
 
 static bool is_unused(const struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns) {
-    return holder->relieved && holder->digest.launches == holder->relieved_launches && holder->digest.waiting &&
-           now_ns - holder->granted_ns < arbiter->tuning.quantum_ns;
+    return cot_relief_stands(holder) && now_ns - holder->granted_ns < arbiter->tuning.quantum_ns;
 }
 
 bool cot_is_relief_unused(struct cot_arbiter *arbiter, const struct cot_member *holder, uint64_t now_ns) {

@@ -47,14 +47,18 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     uint64_t budget = cot_larger(arbiter->tuning.quantum_ns, longest);
     int64_t credit = member->credit_ns > 0 ? member->credit_ns : 0;
     member->relieved = cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX;
-    member->relieved_launches = member->digest.launches;
-    /* Work that waits for this turn's launch may be charged meanwhile. */
-    if (member->relieved) credit = (int64_t)cot_larger((uint64_t)credit, arbiter->tuning.quantum_ns / 2);
+    /* Work that waits for this turn's launches may be charged meanwhile, and each may be predicted to fill the GPU. */
+    uint64_t others = member->bound_waiting > 1 ? member->bound_waiting - 1 : 0;
+    uint64_t relief = arbiter->tuning.quantum_ns / 2 + others * arbiter->tuning.depth_ns;
+    if (member->relieved) {
+        credit = (int64_t)cot_larger((uint64_t)credit, relief);
+        budget = cot_larger(budget, relief);
+    }
     if (cot_limited(member)) budget = cot_smaller(budget, cot_larger((uint64_t)credit, 1));
     if (lent && !member->relieved) budget = cot_smaller(budget, arbiter->tuning.lend_ns);
     gpu->phase = COT_PHASE_HELD;
     gpu->holder = gpu->last = (uint32_t)(member - gpu->members);
-    gpu->virtual_ns = cot_larger(gpu->virtual_ns, member->virtual_ns);
+    cot_note_virtual(gpu, member);
     gpu->others_wait = false;
     member->turn_budget_ns = budget;
     member->turn_charged_ns = 0;
@@ -101,13 +105,29 @@ static void claim_gpus(struct cot_arbiter *arbiter, const struct cot_member *nex
     }
 }
 
-/* The gang that claimed the GPU may have changed its mind. */
-static void check_claim(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
-    for (uint32_t i = 0; gpu->is_claimed && i < gpu->count; i++) {
-        const struct cot_member *member = &gpu->members[i];
-        if (member->present && member->gang == gpu->claimed_by && cot_wants(arbiter, member)) return;
+static void drop_claims(struct cot_arbiter *arbiter, uint32_t gang) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        struct cot_gpu *gpu = &arbiter->gpus[at];
+        if (!gpu->is_claimed || gpu->claimed_by != gang) continue;
+        struct cot_member *holder = cot_holder(gpu);
+        gpu->is_claimed = false;
+        if (!holder || !holder->reserved) continue;
+        holder->reserved = false;
+        gpu->phase = COT_PHASE_IDLE;
     }
-    gpu->is_claimed = false;
+}
+
+/* A claim keeps GPUs from others: it ends when the gang cannot start any more, or another container is to come first.
+ */
+static void check_claim(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
+    if (!gpu->is_claimed) return;
+    for (uint32_t i = 0; i < gpu->count; i++) {
+        struct cot_member *member = &gpu->members[i];
+        if (!member->present || member->gang != gpu->claimed_by) continue;
+        if (cot_may_keep_claim(arbiter, gpu, member, round)) return;
+    }
+    drop_claims(arbiter, gpu->claimed_by);
+    round->progressed = true;
 }
 
 /* ---- one GPU ---- */
@@ -140,7 +160,7 @@ static void decide_idle(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
 /* The holder's terms follow its credit while no other container wants the GPU. */
 static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_member *holder) {
     const struct cot_lease_terms *terms = &holder->terms;
-    gpu->virtual_ns = cot_larger(gpu->virtual_ns, holder->virtual_ns);
+    cot_note_virtual(gpu, holder);
     uint64_t allowed = cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, gpu->now_ns);
     bool depth_changed = terms->depth_ns != cot_depth_for(arbiter, gpu, holder);
     if (terms->rate_ppm == holder->share.limit_ppm && holder->state == COT_LEASE_GRANTED && !depth_changed) {
@@ -199,11 +219,15 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     bool spent = left <= holder->digest.pending_ns;
     bool out_of_credit = needs_credit(arbiter, holder);
     bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
-    /* A high-priority container keeps the GPU while it wants it, within its limit. */
-    bool stays = holder->share.high && !(other && other->share.high) && !out_of_credit && !idle;
+    /* A high-priority container keeps the GPU while it wants it, within its limit: not for a kernel that outlasts it.
+     */
+    bool overspent = cot_limited(holder) && holder->credit_ns <= 0 && holder->digest.pending_ns == 0;
+    bool stays = holder->share.high && !(other && other->share.high) && !out_of_credit && !overspent && !idle;
     if (holder->multi_gpu) idle = idle && !cot_wants(arbiter, holder);
     if (together) idle = stays = false;
-    outranked = outranked || (other && !holder->relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
+    /* Without credit others' turns end by themselves. */
+    bool relieved = holder->share.high ? cot_relief_stands(holder) : holder->relieved;
+    outranked = outranked || (other && !relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
                               cot_overdue_since(arbiter, holder, now) == UINT64_MAX);
     outranked = outranked || (other && cot_sibling_holds(arbiter, other) && cot_precedes(arbiter, gpu, other, holder));
     if (cot_is_relief_unused(arbiter, holder, now)) {
@@ -281,7 +305,7 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
         for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
             struct cot_gpu *gpu = &arbiter->gpus[at];
             if (gpu->count == 0) continue;
-            check_claim(arbiter, gpu);
+            check_claim(arbiter, gpu, &round);
             if (gpu->phase == COT_PHASE_CLOSING) decide_closing(arbiter, gpu, &round);
             if (gpu->phase == COT_PHASE_IDLE) decide_idle(arbiter, gpu, &round);
             if (gpu->phase == COT_PHASE_HELD) decide_held(arbiter, gpu, &round);
@@ -294,9 +318,8 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
             const struct cot_member *member = &gpu->members[i];
             if (!member->present) continue;
             if (member->dirty) cot_mask_set(&decision->dirty[at], i);
-            if (member == cot_holder(gpu) || member->undrained || now_ns < gpu->draining_until_ns) {
-                cot_mask_set(&decision->watch[at], i);
-            }
+            bool uses = member == cot_holder(gpu) || member->undrained || member->digest.inflight;
+            if (uses || now_ns < gpu->draining_until_ns) cot_mask_set(&decision->watch[at], i);
         }
     }
     if (decision->next_ns < now_ns) decision->next_ns = now_ns;

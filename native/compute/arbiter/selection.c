@@ -30,10 +30,18 @@ static bool is_outranked(struct cot_arbiter *arbiter, const struct cot_gpu *gpu,
         const struct cot_member *other = &gpu->members[i];
         if (!other->present || other == member || !cot_wants(arbiter, other)) continue;
         uint64_t since = cot_overdue_since(arbiter, other, gpu->now_ns);
-        if (since < overdue) return true;
+        if (since != overdue) {
+            if (since < overdue) return true;
+            continue;
+        }
         if (other->share.high && !member->share.high && cot_has_credit(arbiter, other)) return true;
     }
     return false;
+}
+
+bool cot_may_keep_claim(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *member,
+                        struct cot_round *round) {
+    return cot_wants(arbiter, member) && may_start(arbiter, gpu, member, round) && !is_outranked(arbiter, gpu, member);
 }
 
 /* Whether the member's GPU would be its own soon: it is free, or the member precedes its holder. */

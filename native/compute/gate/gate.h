@@ -17,6 +17,7 @@
 
 #define COT_GATE_KINDS 1024u /* remembered kinds and families of launches, per process: the latest */
 #define COT_OVERDUE_SLACK_NS 10000000ull
+#define COT_HELD_UP_NS 5000000ull /* no thread that runs is held up for so long between two steps */
 #define COT_BATCH_KINDS 8u
 #define COT_BATCH_LAUNCHES 32u
 
@@ -143,6 +144,17 @@ bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct 
  * it was launched, or when a batch last ended, if that was later; there is none before it in its stream. */
 static inline bool cot_batch_is_overdue(const struct cot_batch *batch, uint64_t since_ns, uint64_t now_ns) {
     return batch->overdue || now_ns > since_ns + 2 * batch->predicted_ns + COT_OVERDUE_SLACK_NS;
+}
+/* Its process was stopped before it could close the batch, whose last event is recorded only now. */
+static inline bool cot_batch_is_late(uint64_t last_ns, uint64_t now_ns) {
+    return now_ns > last_ns + COT_HELD_UP_NS;
+}
+/* The time between its events. If the last one was recorded late, at `recorded_ns` (0: it was not), and has passed at
+ * once, that tells nothing of its work. */
+static inline uint64_t cot_batch_length(const struct cot_batch *batch, uint64_t length_ns, uint64_t recorded_ns,
+                                        uint64_t now_ns) {
+    bool tells = recorded_ns == 0 || now_ns > recorded_ns + COT_HELD_UP_NS || length_ns < batch->predicted_ns;
+    return tells ? length_ns : batch->predicted_ns;
 }
 /* All launches of the container's processes on all its GPUs, ever. */
 uint64_t cot_gate_launches(const struct cot_gate *gate);

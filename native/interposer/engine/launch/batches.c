@@ -26,11 +26,13 @@ static bool record_event(abi_event event, abi_stream stream) {
 }
 
 /* Under the lock. */
-static struct cot_timed_batch *join_open(struct cot_batches *batches, abi_context context, abi_stream stream) {
+static struct cot_timed_batch *join_open(struct cot_batches *batches, abi_context context, abi_stream stream,
+                                         uint64_t now_ns) {
     for (uint32_t i = batches->tail, looked = 0; i != batches->head && looked < LOOK_BACK; looked++) {
         struct cot_timed_batch *timed = &batches->ring[--i % COT_BATCHES];
         if (timed->state != COT_TIMED_OPEN || timed->full || timed->alone) continue;
         if (timed->stream != stream || timed->context != context) continue;
+        if (cot_batch_is_late(timed->last_ns, now_ns)) continue;
         if (timed->batch.kinds + timed->users >= COT_BATCH_KINDS) continue;
         timed->users++;
         return timed;
@@ -103,7 +105,7 @@ struct cot_timed_batch *cot_timed_batch_begin(struct cot_gates *gates, uint32_t 
     struct cot_batches *batches = &gates->batches[gpu];
     bool alone = stream == ABI_STREAM_PER_THREAD; /* it means another stream in each thread */
     cot_spin_lock(&batches->lock);
-    struct cot_timed_batch *timed = alone ? NULL : join_open(batches, context, stream);
+    struct cot_timed_batch *timed = alone ? NULL : join_open(batches, context, stream, now_ns);
     bool joined = timed != NULL;
     if (!joined) timed = begin_batch(batches);
     cot_spin_unlock(&batches->lock);

@@ -45,6 +45,10 @@ static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, ui
         cot_spin_lock(&batches->lock);
         bool closes = is_quiet(timed, hurry, now_ns);
         if (closes) timed->state = COT_TIMED_CLOSING;
+        if (closes && cot_batch_is_late(timed->last_ns, now_ns)) {
+            timed->late = true;
+            timed->last_ns = now_ns;
+        }
         cot_spin_unlock(&batches->lock);
         /* By a call that the interposer does not know of. */
         if (closes && cot_is_capturing(timed->on)) timed->untimed = true;
@@ -93,6 +97,7 @@ static struct span span_of(const struct cot_batches *batches, const struct cot_t
     uint64_t begin = timed->begun_ns;
     if (timed->untimed || !elapsed(timed->begin, timed->end, &length) || length < 0)
         length = (int64_t)timed->batch.predicted_ns;
+    length = (int64_t)cot_batch_length(&timed->batch, (uint64_t)length, timed->late ? timed->last_ns : 0, now_ns);
     bool measured = timed->fresh || (batches->anchor && !timed->untimed && batches->anchor_context == timed->made_in &&
                                      elapsed(batches->anchor, timed->begin, &after));
     if (!measured) begin = now_ns > (uint64_t)length ? now_ns - (uint64_t)length : 0;

@@ -30,13 +30,14 @@ struct cot_timed_batch {
     bool alone;     /* on the per-thread default stream, which only the launching thread can name */
     bool untimed;   /* an event could not be recorded: the prediction counts */
     bool fresh;     /* the GPU had none of our work when it began */
+    bool late;      /* closed after the process was stopped: its work may have ended long before its last event */
     abi_context context;
     abi_stream stream, on; /* `on`: where its events are recorded */
     const void *thread;    /* `alone`: the thread's errno, which no other thread has */
     abi_event begin, end;  /* created in the context `made_in` */
     abi_context made_in;
     uint64_t seen_launches;     /* those of the container when it was first overdue */
-    uint64_t begun_ns, last_ns; /* times of the first and last launch */
+    uint64_t begun_ns, last_ns; /* times of the first and last launch; `late`: of its last event */
     struct cot_batch batch;
 };
 

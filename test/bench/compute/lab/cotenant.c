@@ -7,11 +7,13 @@
 #include "lab.h"
 
 enum { SLOTS = 64 };
+#define QUIET_NS (100 * US)    /* an open batch without a launch for so long is closed */
+#define FIND_DEAD_NS (20 * MS) /* until the agent, and a process that waits, find out that a process has ended */
 
 struct batch {
     struct cot_batch batch;
     uint32_t stream, left;
-    bool closed;
+    bool closed, late;
     uint64_t begin_ns, end_ns, last_ns, seen_launches;
     struct batch *next;
 };
@@ -30,6 +32,7 @@ struct page {
     void *bytes;
     uint32_t bell;
     int member[MAX_GPUS]; /* of the tenant's GPUs */
+    uint64_t dead[SLOTS];
 };
 
 static struct cot_arbiter arbiter;
@@ -54,7 +57,7 @@ static uint32_t at_of(uint32_t tenant, uint32_t gpu) {
 
 static void report(uint32_t tenant, uint32_t gpu) {
     struct cot_digest digest;
-    cot_digest(pages[tenant].bytes, SLOTS, lab.tenants[tenant].gpus, gpu, NULL, &digest);
+    cot_digest(pages[tenant].bytes, SLOTS, lab.tenants[tenant].gpus, gpu, pages[tenant].dead, &digest);
     cot_arbiter_report(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], &digest, now_ns);
 }
 
@@ -107,6 +110,12 @@ static void set_timer(uint64_t time_ns) {
     at(time_ns + exponential(&random_wait, 10 * US), round_of, NULL, ++timer_version);
 }
 
+static void write_record(uint32_t tenant, uint32_t gpu) {
+    struct cot_lease_order *order = cot_lease_order_at(pages[tenant].bytes, gpu);
+    uint32_t member = (uint32_t)pages[tenant].member[gpu];
+    cot_lease_order_record(order, cot_arbiter_record(&arbiter, at_of(tenant, gpu), member, now_ns));
+}
+
 /* version 0: rung. */
 static void round_of(void *about, uint64_t version) {
     (void)about;
@@ -118,11 +127,7 @@ static void round_of(void *about, uint64_t version) {
         if (!lab.tenants[i].joined) continue;
         ((struct cot_lease_page_header *)pages[i].bytes)->heartbeat_ns = now_ns;
         if (!beat) continue;
-        for (uint32_t gpu = 0; gpu < lab.tenants[i].gpus; gpu++) {
-            struct cot_lease_order *order = cot_lease_order_at(pages[i].bytes, gpu);
-            uint32_t member = (uint32_t)pages[i].member[gpu];
-            cot_lease_order_record(order, cot_arbiter_record(&arbiter, at_of(i, gpu), member, now_ns));
-        }
+        for (uint32_t gpu = 0; gpu < lab.tenants[i].gpus; gpu++) write_record(i, gpu);
     }
     if (beat) record_ns = now_ns;
     set_timer(next > now_ns ? next : now_ns + DECIDE_NS);
@@ -207,6 +212,20 @@ void agent_print(uint32_t tenant) {
            member->contended_ns, member->overruns, member->faults);
 }
 
+static void find_lost(void *about, uint64_t number) {
+    (void)number;
+    const struct program *program = about;
+    uint32_t tenant = program->tenant->index, gpu = program->index % program->tenant->gpus;
+    struct cot_lease_row *row = cot_lease_row_at(pages[tenant].bytes, program->tenant->gpus, program->index, gpu);
+    pages[tenant].dead[program->index] = row->stamp;
+    row->waiting = row->inflight = row->pending_ns = 0;
+    ring();
+}
+
+void agent_lost(struct program *program) {
+    if (program->law) at(now_ns + FIND_DEAD_NS, find_lost, program, 0);
+}
+
 /* ---- a tenant that writes what it likes ---- */
 
 static void scribble(void *about, uint64_t number) {
@@ -232,13 +251,14 @@ static void join(struct program *program) {
         ((struct cot_lease_page_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
         join_page(tenant);
         share_all();
+        for (uint32_t gpu = 0; gpu < program->tenant->gpus; gpu++) write_record(tenant, gpu);
         if (program->tenant->scribbles) at(now_ns + SECOND_NS, scribble, program->tenant, 0);
     }
     struct process *process = calloc(1, sizeof *process);
-    if (!process) abort();
+    uint32_t gpus = program->tenant->gpus;
+    if (!process || gpus == 0) abort();
     process->program = program;
     program->law = process;
-    uint32_t gpus = program->tenant->gpus;
     cot_gate_attach(&process->gate, &lab.gate, pages[tenant].bytes, SLOTS, gpus, program->index, program->index % gpus,
                     now_ns | 1);
     ring();
@@ -254,6 +274,8 @@ static void close_batch(struct process *process, uint32_t stream) {
     process->open[stream] = NULL;
     if (!batch) return;
     batch->closed = true;
+    batch->late = cot_batch_is_late(batch->last_ns, now_ns);
+    if (batch->late) batch->last_ns = now_ns;
     /* An event that is recorded after the work has ended says when it was recorded. */
     if (batch->left == 0) batch->end_ns = now_ns;
 }
@@ -266,6 +288,9 @@ static bool is_behind_another(const struct process *process, const struct batch 
 
 static void settle(struct process *process) {
     bool rings = false, settled = false;
+    for (uint32_t i = 0; i < MAX_STREAMS; i++) {
+        if (process->open[i] && now_ns > process->open[i]->last_ns + QUIET_NS) close_batch(process, i);
+    }
     for (struct batch **at_ = &process->first; *at_;) {
         struct batch *batch = *at_;
         if (!batch->closed || batch->left) {
@@ -284,6 +309,8 @@ static void settle(struct process *process) {
         for (uint32_t i = 0; i < MAX_STREAMS; i++) streams += process->batches_in[i] > 0;
         /* Events tell half microseconds. */
         uint64_t begin = batch->begin_ns / 500 * 500, end = batch->end_ns / 500 * 500;
+        if (end > begin)
+            end = begin + cot_batch_length(&batch->batch, end - begin, batch->late ? batch->last_ns : 0, now_ns);
         rings |= cot_gate_complete(&process->gate, &batch->batch, begin, end, streams, at_ == &process->first, now_ns);
         settled = true;
         process->batches_in[batch->stream]--;
@@ -300,7 +327,8 @@ static void help(void *about, uint64_t number) {
     (void)number;
     struct process *process = about;
     process->helping = false;
-    settle(process);
+    if (process->program->dead) return;
+    if (!process->program->frozen) settle(process);
     if (!process->first || process->helping) return;
     process->helping = true;
     at(now_ns + HELPER_NS + exponential(&random_wait, 10 * US), help, process, 0);
@@ -338,6 +366,10 @@ static bool ask(struct program *program, struct launch *launch) {
 static void launched(struct program *program, struct launch *launch) {
     struct process *process = program->law;
     struct batch *batch = process->open[launch->stream];
+    if (batch && cot_batch_is_late(batch->last_ns, now_ns)) {
+        close_batch(process, launch->stream);
+        batch = NULL;
+    }
     if (!batch) {
         batch = calloc(1, sizeof *batch);
         if (!batch) abort();

@@ -22,13 +22,18 @@ void gpu_advance(struct gpu *gpu) {
     if (!gpu->busy || from >= now_ns) return;
     struct context *context = gpu->contexts[gpu->current];
     uint64_t elapsed = now_ns - from, width = 0;
+    bool useful = false;
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         struct launch *launch = context->head[i];
         if (!launch || !launch->running) continue;
+        useful |= launch->left_ns > 0;
+        if (launch->left_ns == 0) launch->spun_ns += elapsed;
         launch->left_ns -= elapsed < launch->left_ns ? elapsed : launch->left_ns;
         width += launch->width;
     }
     context->work_total_ns += elapsed * width / 1000;
+    if (width) context->active_total_ns += elapsed;
+    if (useful) context->useful_total_ns += elapsed;
     for (uint64_t t = from; t < now_ns && width;) {
         uint64_t window = t / WINDOW_NS, end = (window + 1) * WINDOW_NS;
         if (end > now_ns) end = now_ns;
@@ -39,7 +44,7 @@ void gpu_advance(struct gpu *gpu) {
 }
 
 static bool is_met(const struct launch *launch) {
-    return !launch->job || launch->step < launch->job->step;
+    return !launch->job || launch->does_not_wait || launch->step < launch->job->step;
 }
 
 /* A rank's kernel begins. The last one of a step lets those on other GPUs end. */
@@ -55,6 +60,18 @@ static void arrive(struct launch *launch) {
     }
 }
 
+/* What its stream waits for has ended. */
+static bool may_begin(const struct context *context, struct launch *launch) {
+    bool waited = false;
+    for (uint32_t i = 0; i < MAX_STREAMS; i++) {
+        if (context->ended_in[i] < launch->needs[i]) return false;
+        waited |= launch->needs[i] > 0;
+        launch->needs[i] = 0;
+    }
+    if (waited) launch->begun_ns = now_ns;
+    return true;
+}
+
 static void finish(struct gpu *gpu) {
     struct context *context = gpu->contexts[gpu->current];
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
@@ -64,6 +81,8 @@ static void finish(struct gpu *gpu) {
         if (!context->head[i]) context->tail[i] = NULL;
         else context->head[i]->begun_ns = now_ns;
         context->queued--;
+        context->ended_in[i]++;
+        context->useful_total_ns += launch->spun_ns;
         program_ended(launch);
     }
 }
@@ -111,7 +130,7 @@ static void plan(struct gpu *gpu) {
     }
     for (uint32_t i = 0; i < MAX_STREAMS; i++) {
         struct launch *launch = context->head[i];
-        if (!launch || launch->running || width + launch->width > 1000) continue;
+        if (!launch || launch->running || width + launch->width > 1000 || !may_begin(context, launch)) continue;
         launch->running = true;
         width += launch->width;
         arrive(launch);
@@ -154,4 +173,11 @@ void gpu_submit(struct gpu *gpu, struct context *context, struct launch *launch)
         gpu_advance(gpu);
         plan(gpu);
     }
+}
+
+void gpu_drop(struct gpu *gpu, struct context *context) {
+    gpu_advance(gpu);
+    for (uint32_t i = 0; i < MAX_STREAMS; i++) context->head[i] = context->tail[i] = NULL;
+    context->queued = 0;
+    if (gpu->busy) plan(gpu);
 }

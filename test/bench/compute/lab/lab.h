@@ -47,8 +47,8 @@ uint64_t exponential(struct random *random, double mean);
 /* ---- gpu.c ---- */
 struct program;
 struct launch {
-    uint64_t left_ns, length_ns;
-    uint32_t width; /* thousandths of the GPU that it fills */
+    uint64_t left_ns, length_ns, spun_ns; /* spun: waited for other ranks */
+    uint32_t width;                       /* thousandths of the GPU that it fills */
     uint64_t begun_ns, submitted_ns;
     uint32_t stream;
     uint64_t kind;
@@ -58,21 +58,24 @@ struct launch {
     bool running;
     struct job *job; /* of a collective: it ends when the kernels of all ranks have begun */
     uint64_t step;
-    bool arrived;
+    bool arrived, does_not_wait; /* for the other ranks: it only lets them end */
+    uint64_t needs[MAX_STREAMS]; /* it begins when so many launches of each stream of its context have ended */
     struct launch *next;
 };
 /* Ranks that launch a collective in each step. */
 struct job {
+    uint64_t step; /* in which not all have begun ... */
     uint32_t ranks;
-    uint64_t step;    /* in which not all have begun ... */
     uint32_t arrived; /* ... but so many */
 };
 struct context {
     struct launch *head[MAX_STREAMS], *tail[MAX_STREAMS];
     uint32_t queued;
+    uint64_t ended_in[MAX_STREAMS];
     uint64_t *work_ns;   /* executed, per window, in time of the whole GPU */
     uint64_t *active_ns; /* for which anything of it ran */
-    uint64_t work_total_ns;
+    uint64_t work_total_ns, active_total_ns;
+    uint64_t useful_total_ns; /* without kernels that wait for other ranks and have not ended */
 };
 struct gpu {
     struct context *contexts[MAX_TENANTS * MAX_PROCESSES];
@@ -85,6 +88,8 @@ struct gpu {
 void gpu_add(struct gpu *gpu, struct context *context, uint64_t windows);
 void gpu_submit(struct gpu *gpu, struct context *context, struct launch *launch);
 void gpu_advance(struct gpu *gpu);
+/* Its process has ended: so does its work. */
+void gpu_drop(struct gpu *gpu, struct context *context);
 
 /* ---- program.c ---- */
 enum form {
@@ -115,6 +120,7 @@ struct program {
     bool blocked; /* in a call that waits for the GPU */
     bool gated;   /* the law makes it wait */
     bool syncing;
+    bool frozen, dead; /* the process is stopped, or was killed */
     uint64_t gated_since_ns;
     struct launch *asked; /* what it will launch next */
     uint64_t arrivals[4096];
@@ -184,3 +190,5 @@ void agent_restart(void); /* a new one */
 void agent_resume(void);  /* after a stop: the same one goes on */
 void agent_set(uint32_t tenant, const struct cot_request *request);
 void agent_print(uint32_t tenant);
+/* A process was killed: the agent finds that out, and so do the container's other processes. */
+void agent_lost(struct program *program);

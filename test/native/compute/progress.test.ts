@@ -1,0 +1,23 @@
+// Random programs in the laboratory's virtual time (test/native/progress): no launch waits for longer than its
+// container's share explains. The judge knows only what the GPUs did, not what the gate and the arbiter think.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import test from 'ava';
+import { BUILD } from '../../support/native/node.ts';
+
+const SCENARIOS = Number(process.env.COTENANT_SCENARIOS ?? 400);
+/** A wait fails at so much of (what its container owes by its share) + 200 ms: docs/develop/interposer.md. */
+const MOST_PERCENT = 1000;
+/** Of the scenarios, those with a wait beyond 100 percent: a known limit, which must not grow. */
+const MOST_BEYOND_RATIO = 0.06;
+
+test('programs that end without a gate go on with one, whatever waits for what', (t) => {
+  const args = ['1', String(SCENARIOS), String(MOST_PERCENT)];
+  const { status, stdout, stderr } = spawnSync(join(BUILD, 'tests/progress'), args, { encoding: 'utf8' });
+  t.is(status, 0, `${stdout}${stderr}`);
+  const last = stdout.trim().split('\n').at(-1) ?? '';
+  const result = JSON.parse(last) as Record<'scenarios' | 'beyond' | 'waits', number>;
+  t.is(result.scenarios, SCENARIOS);
+  t.true(result.waits > 20 * SCENARIOS, last);
+  t.true(result.beyond <= MOST_BEYOND_RATIO * SCENARIOS, last);
+});
