@@ -127,7 +127,7 @@ testWithHelm('kubelet folders are mounted as needed under its root, pods bidirec
   t.is(String(driver.metadata?.labels?.['security.openshift.io/csi-ephemeral-volume-profile']), 'restricted');
 });
 
-testWithHelm('the agent may read pods and write Events, the webhook manage its certificate', (t) => {
+testWithHelm('the agent reads pods and writes Events, the webhook keeps certificate and rules', (t) => {
   const objects = objectsOf(t, ALL);
   const rules = list(find(objects, 'ClusterRole', 'cotenant-agent').rules);
   t.deepEqual(
@@ -148,7 +148,11 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
     list(find(objects, kind, 'cotenant-webhook').rules).map(
       ({ resources, resourceNames, verbs }) => `${list(resources)} ${list(resourceNames)}: ${list(verbs)}`,
     );
-  t.deepEqual(named('Role'), ['secrets cotenant-webhook-keys: get,create,patch', 'services cotenant-webhook: get']);
+  t.deepEqual(named('Role'), [
+    'configmaps cotenant-webhook-rules: list,watch',
+    'secrets cotenant-webhook-keys: get,create,patch',
+    'services cotenant-webhook: get',
+  ]);
   t.deepEqual(named('ClusterRole'), [
     'mutatingwebhookconfigurations,validatingwebhookconfigurations cotenant-webhook: get,patch',
   ]);
@@ -169,7 +173,7 @@ testWithHelm('the agent may read pods and write Events, the webhook manage its c
   ]);
 });
 
-testWithHelm('a webhook with an external certificate has no permissions and no token', (t) => {
+testWithHelm('a webhook without live rules, its certificate from elsewhere, has no token', (t) => {
   const others: readonly object[] = [
     { source: 'generated' },
     { source: 'secret', secretName: 'mine', caBundle: 'PEM' },
@@ -177,7 +181,7 @@ testWithHelm('a webhook with an external certificate has no permissions and no t
   ];
   for (const certificate of others) {
     const objects = objectsOf(t, {
-      webhook: { enabled: true, certificate },
+      webhook: { enabled: true, certificate, liveRules: false },
       agent: { enabled: false },
       scheduler: { enabled: false },
     });
@@ -196,7 +200,7 @@ testWithHelm('a dialect lets the webhook look for its system, and do no more', (
   const configuration = { namespaces: { 'team-a': { dialects: ['kai'] } } };
   const certificate = { source: 'generated' };
   const values = (more: object) => ({
-    webhook: { enabled: true, ...more },
+    webhook: { enabled: true, liveRules: false, ...more },
     agent: { enabled: false },
     scheduler: { enabled: false },
   });
