@@ -300,8 +300,9 @@ void verb_pool_open(struct lane *lane, const struct step *step) {
     int fd;
     if (FULL(lane->pieces) || FULL(lane->pools) || lane->lanes > 1) return;
     if (!letter_any(POOL_LETTER, step->random[0], &letter, &fd)) return;
-    /* Imports have to be freed before the memory is, which no process here can do for another. In the process that owns the
-     * pool the import keeps the memory on the GPU, and the ledger has it no more once the pool has given it back. */
+    /* Imports have to be freed before the memory is, which no process here can do for another. In the process that owns
+     * the pool the import keeps the memory on the GPU, and the ledger has it no more once the pool has given it back.
+     */
     if (letter.pid == getpid()) {
         close(fd);
         return;
