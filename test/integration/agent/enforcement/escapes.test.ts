@@ -104,14 +104,14 @@ testUnless(libcs.ok ? undefined : `no musl to be had: ${libcs.reason}`)(
     const { place, isWhole } = await surroundings(t);
     const built = join(place.folder, 'musl-client');
     const native = join(import.meta.dirname, '../../../../native');
-    const parts = ['driver', 'driver/memory', 'driver/graph', 'driver/entry', 'client'].flatMap((part) =>
-      readdirSync(join(native, 'simulator', part))
+    const parts = ['driver', 'client'].flatMap((part) =>
+      readdirSync(join(native, 'simulator', part), { recursive: true, encoding: 'utf8' })
         .filter((name) => name.endsWith('.c'))
         .map((name) => join(native, 'simulator', part, name)),
     );
     const own = join(import.meta.dirname, '../../../native/images/own-driver.c');
     libcs.buildMuslStatic(
-      [own, ...parts, join(native, 'simulator/driver/version/library_version.c')],
+      [own, ...parts],
       built,
       ...['-std=c17', '-D_GNU_SOURCE', '-DSIM_LIBRARY_CUDA=13000', `-I${native}`],
     );
