@@ -63,7 +63,7 @@ function bash(commands: readonly Command[]): readonly string[] {
     '_cotenant() {',
     `  local cur=\${COMP_WORDS[COMP_CWORD]} prev=\${COMP_WORDS[COMP_CWORD-1]} options= operands=`,
     '  COMPREPLY=()',
-    // The equals sign is a word of its own.
+    // Bash splits an option from its value at the equals sign.
     `  if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=\${COMP_WORDS[COMP_CWORD-2]}; fi`,
     `  if ((COMP_CWORD == 1)); then COMPREPLY=($(compgen -W '${commands.map(({ name }) => name).join(' ')}' -- "$cur")); return; fi`,
     `  case \${COMP_WORDS[1]} in`,
