@@ -14,7 +14,7 @@ void PidReuse::add(pid_t pid, std::optional<uint64_t> bytes, unsigned list, std:
     Listed &listed = listed_[pid];
     listed.types |= 1u << list;
     if (bytes) listed.bytes = std::max(listed.bytes, *bytes);
-    if (start_ticks && *start_ticks == 0) listed.seen_gone = true;
+    if (start_ticks && *start_ticks == 0) listed.own_bytes = listed.bytes;
     if (listed.start_ticks) return;
     // A process that started after the answer is not the listed one.
     if (start_ticks && proc::micros(*start_ticks) > answered_us) listed.start_ticks = 0;
@@ -26,16 +26,16 @@ void PidReuse::finish(const StartOf &start_of, uint64_t now_us) {
     for (auto &[pid, listed] : listed_) check(listed, start_of(pid), now_us);
 }
 
-// Where a PID was reused between two rounds, the new process may itself use the GPU by now. The entry still means the
-// old process where a list named it while no process had the PID, and where its bytes are unchanged: an ended process
-// neither allocates nor frees. Otherwise the entry counts as the new process's after DOUBT_US.
+// Where a PID was reused, the new process may itself use the GPU by now. The entry still means the old process where its
+// bytes are as when that one was last there, or had ended and no process had the PID: an ended process neither allocates
+// nor frees. Otherwise the entry counts as the new process's after DOUBT_US.
 void PidReuse::check(Listed &listed, std::optional<uint64_t> now, uint64_t now_us) {
     if (listed.start_ticks && now == listed.start_ticks) listed.own_bytes = listed.bytes;
     if (!listed.start_ticks || !now || *now == 0 || *now == *listed.start_ticks) {
         listed.other_since_us = 0;
     } else if (listed.other_since_us == 0) {
         listed.other_since_us = now_us;
-    } else if (!listed.seen_gone && listed.bytes != listed.own_bytes && now_us - listed.other_since_us >= DOUBT_US) {
+    } else if (listed.bytes != listed.own_bytes && now_us - listed.other_since_us >= DOUBT_US) {
         listed.start_ticks = now;
         listed.other_since_us = 0;
     }

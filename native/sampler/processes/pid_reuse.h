@@ -33,8 +33,7 @@ class PidReuse {
     struct Listed {
         std::optional<uint64_t> start_ticks; // of the process that the driver means; 0: it had ended already
         uint32_t types = 0;                  // lists that named the PID when they last answered
-        bool seen_gone = false;              // it was listed while no process had the PID
-        uint64_t own_bytes = 0;              // that were listed when its own process was last there
+        uint64_t own_bytes = 0;              // that were listed when its own process, or none, last had the PID
         uint64_t bytes = 0;                  // that are listed now
         uint64_t other_since_us = 0;         // since when another process has the PID; 0: none has
     };

@@ -100,25 +100,33 @@ for (const [how, isSeenGone, isKnown] of [
     t.deepEqual(await look(), { listed: true, bytes: 2, smUs: 0, invalidPids: 3 }, 'now its memory is its own');
   });
 
-testUnless(cannotChoose)('a process with a reused PID is charged once the listed amount changes', async (t) => {
-  const { library, list } = gpuOf(t);
-  const { next } = follow(t, library);
-  const { pid, another } = await again(t);
-  list(pid);
-  const [first] = (await next()).sample.processes;
-  t.is(first?.gpus[0]?.bytes, 1);
-  await another();
-  const began = performance.now();
-  const bytes = async () => {
-    const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
-    return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
-  };
-  // What the first one had is the first one's, however long.
-  while (performance.now() - began < 2500) t.is(await bytes(), undefined);
-  const [sleeper] = sleepers(t, 1);
-  list(sleeper?.pid ?? 0, pid);
-  t.is(await eventually(bytes, 'it is charged', 10_000), 2);
-});
+for (const isSeenGone of [false, true])
+  testUnless(cannotChoose)(
+    `a reused PID is charged once its listed amount changes, seen gone or not: ${isSeenGone}`,
+    async (t) => {
+      const { library, list } = gpuOf(t);
+      const { next } = follow(t, library);
+      const { pid, ended, another } = await again(t);
+      list(pid);
+      const [first] = (await next()).sample.processes;
+      t.is(first?.gpus[0]?.bytes, 1);
+      if (isSeenGone) {
+        await ended();
+        t.is((await next()).sample.processes[0]?.gone, true);
+      }
+      await another();
+      const began = performance.now();
+      const bytes = async () => {
+        const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
+        return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
+      };
+      // What the first one had is the first one's, however long.
+      while (performance.now() - began < 2500) t.is(await bytes(), undefined);
+      const [sleeper] = sleepers(t, 1);
+      list(sleeper?.pid ?? 0, pid);
+      t.is(await eventually(bytes, 'it is charged', 10_000), 2);
+    },
+  );
 
 testUnless(cannotChoose)('use before a process started is not its use', async (t) => {
   const { library, list, use } = gpuOf(t);

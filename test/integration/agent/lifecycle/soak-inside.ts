@@ -276,6 +276,20 @@ const ends = await Promise.all(
   }),
 );
 
+/** What is known of those who were missed, before anything is taken down. */
+const published = ends.some(({ code }) => code === null) ? await agent.snapshot() : undefined;
+const missed = ends.flatMap(({ name, code }) =>
+  code === null
+    ? [
+        {
+          name,
+          container: published?.containers.find(({ pod }) => pod === name),
+          clients: node.usage().clients.filter(({ alive }) => alive),
+          log: agent.log.filter((line) => line.includes(name)).slice(-20),
+        },
+      ]
+    : [],
+);
 const computed = {
   published: seriesOf(await agent.metrics(), 'cotenant_container_sm_seconds_total', { pod: 'computing' }) ?? 0,
   // On whichever GPU it was given.
@@ -321,6 +335,7 @@ console.log(
     strangers,
     honestMib: { published: honestBytes / 2 ** 20, held: HELD_MIB },
     offenders: ends,
+    missed,
     stopped: stops,
     ahead,
     garbage: { met: garbageMet, mostBytes, mostLine, mostRatio },

@@ -55,6 +55,8 @@ type Facts = {
     /** Left apart in it: while the driver reported nothing that is true. */
     readonly taken: Watched | null;
   }[];
+  /** What agent and simulator know of those who were not stopped. */
+  readonly missed: readonly unknown[];
   /** Seconds by which the agent's clock was ahead after each jump. */
   readonly ahead: readonly number[];
   readonly garbage: {
@@ -121,6 +123,8 @@ testUnless(namespacesReason())(
     t.log(`clock ahead by ${ahead.slice(0, 20).join(', ')} s; garbage: ${JSON.stringify(garbage)}`);
 
     t.log(`who computes: ${computed.published.toFixed(1)} s published of ${computed.booked.toFixed(1)}`);
+
+    for (const one of facts.missed) t.log(`missed: ${JSON.stringify(one)}`);
 
     t.true(started > pids, 'pids are used again');
     t.true(failed < started / 20, `${failed} of ${started} got no GPU: nothing is looked at so`);
