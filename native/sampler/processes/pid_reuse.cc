@@ -26,9 +26,9 @@ void PidReuse::finish(const StartOf &start_of, uint64_t now_us) {
     for (auto &[pid, listed] : listed_) check(listed, start_of(pid), now_us);
 }
 
-// Where a PID was reused, the new process may itself use the GPU by now. The entry still means the old process where its
-// bytes are as when that one was last there, or had ended and no process had the PID: an ended process neither allocates
-// nor frees. Otherwise the entry counts as the new process's after DOUBT_US.
+// Where a PID was reused, the new process may itself use the GPU by now. The entry still means the old process where
+// its bytes are as when that one was last there, or had ended and no process had the PID: an ended process neither
+// allocates nor frees. Otherwise the entry counts as the new process's after DOUBT_US.
 void PidReuse::check(Listed &listed, std::optional<uint64_t> now, uint64_t now_us) {
     if (listed.start_ticks && now == listed.start_ticks) listed.own_bytes = listed.bytes;
     if (!listed.start_ticks || !now || *now == 0 || *now == *listed.start_ticks) {
