@@ -15,17 +15,17 @@ import {
   buildBinding,
   createBindingWriter,
   type WriteResult,
-} from './binding-writer.ts';
-import { type Decider, NOT_ADMITTED } from './filter-and-score.ts';
-import type { GangPod, Gangs } from './gangs.ts';
-import type { InFlightBinding, InFlightBindings } from './in-flight.ts';
-import type { Leadership } from './leader-election.ts';
-import type { RoomMaker } from './make-room.ts';
-import type { Nominations } from './nominations.ts';
-import { aspectsOf } from './pod-aspects.ts';
-import type { PodGroups } from './pod-groups.ts';
-import { type CachedRequest, createRequestCache, type RequestCache } from './request-cache.ts';
-import { createTakeover, relistForLostPods } from './takeover.ts';
+} from './allocations/binding-writer.ts';
+import type { InFlightBinding, InFlightBindings } from './allocations/in-flight.ts';
+import { createTakeover, relistForLostPods } from './allocations/takeover.ts';
+import { type Decider, NOT_ADMITTED } from './decisions/filter-and-score.ts';
+import { aspectsOf } from './decisions/pod-aspects.ts';
+import { type CachedRequest, createRequestCache, type RequestCache } from './decisions/request-cache.ts';
+import type { RoomMaker } from './evictions/make-room.ts';
+import type { Nominations } from './evictions/nominations.ts';
+import type { GangPod, Gangs } from './groups/gangs.ts';
+import type { PodGroups } from './groups/pod-groups.ts';
+import type { Leadership } from './leadership/leader-election.ts';
 
 /** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
 export type BindResult =

@@ -3,11 +3,11 @@
 import { REQUEST_ANNOTATION } from '../api/names.ts';
 import { field, isObject, isWithin, textAt } from '../common/json.ts';
 import { err, ok, type Result } from '../common/result.ts';
-import type { BindingRequest } from './binding-writer.ts';
-import type { Filtered, PodAspects } from './filter-and-score.ts';
-import { MOST_REPLICAS } from './fits.ts';
-import { aspectsOf } from './pod-aspects.ts';
-import type { PreemptingPod, Victims } from './preemption.ts';
+import type { BindingRequest } from './allocations/binding-writer.ts';
+import type { Filtered, PodAspects } from './decisions/filter-and-score.ts';
+import { MOST_REPLICAS } from './decisions/fits.ts';
+import { aspectsOf } from './decisions/pod-aspects.ts';
+import type { PreemptingPod, Victims } from './evictions/preemption.ts';
 
 export type NodesAsked = {
   readonly podUid: string;

@@ -1,7 +1,7 @@
 // The metrics of the scheduler extender and of its process, in a registry of their own.
 import { selfMetrics } from '../serving/process-metrics.ts';
 import { Counter, Gauge, Histogram, type Registry } from '../serving/prom-client.ts';
-import type { EvictionOutcome } from './overcommit-evictor.ts';
+import type { EvictionOutcome } from './evictions/overcommit-evictor.ts';
 import { RESIZE_OUTCOMES, type ResizeOutcome } from './resizer.ts';
 
 export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind' | 'fits';

@@ -15,8 +15,8 @@ import type { ApiConfig } from '../kube/config.ts';
 import { createEventWriter } from '../kube/events.ts';
 import type { Allocation, Allocations } from '../placement/allocations.ts';
 import { demandOf } from '../placement/demand.ts';
-import type { ResizeRequest } from './bound-pod.ts';
-import type { Leadership } from './leader-election.ts';
+import type { ResizeRequest } from './allocations/bound-pod.ts';
+import type { Leadership } from './leadership/leader-election.ts';
 
 export type ResizerParts = {
   readonly config: ApiConfig;

@@ -6,6 +6,11 @@ import { MIB } from '../common/quantity.ts';
 import { BodyRefused, createBodyReader, type ReadBody } from '../serving/body-limit.ts';
 import { sendJson } from '../serving/http-server.ts';
 import type { Binder } from './bind.ts';
+import type { Decider, Filtered } from './decisions/filter-and-score.ts';
+import type { Fit, WantedPods } from './decisions/fits.ts';
+import type { RoomMaker } from './evictions/make-room.ts';
+import type { Nominations } from './evictions/nominations.ts';
+import type { PreemptionPlanner } from './evictions/preemption.ts';
 import {
   filterResult,
   preemptionResult,
@@ -14,14 +19,9 @@ import {
   readNodesAsked,
   readPreemptionAsked,
 } from './extender-api.ts';
-import type { Decider, Filtered } from './filter-and-score.ts';
-import type { Fit, WantedPods } from './fits.ts';
-import type { Gangs } from './gangs.ts';
-import type { RoomMaker } from './make-room.ts';
+import type { Gangs } from './groups/gangs.ts';
+import type { PodGroups } from './groups/pod-groups.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
-import type { Nominations } from './nominations.ts';
-import type { PodGroups } from './pod-groups.ts';
-import type { PreemptionPlanner } from './preemption.ts';
 
 export type ExtenderParts = {
   readonly decider: Decider;

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { GPUS_ANNOTATION } from '../../src/api/names.ts';
 import { parseNodeGpus } from '../../src/api/node-annotation.ts';
-import { buildBinding } from '../../src/scheduler/binding-writer.ts';
+import { buildBinding } from '../../src/scheduler/allocations/binding-writer.ts';
 import { BUILD, eventually } from '../support/native/node.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';

@@ -27,6 +27,9 @@ export const LAYERS: readonly (readonly string[])[] = [
   ['src/agent/containers'],
   ['src/exporter/compat'],
   ['src/exporter'],
+  ['src/scheduler/decisions', 'src/scheduler/leadership'],
+  ['src/scheduler/allocations'],
+  ['src/scheduler/evictions', 'src/scheduler/groups'],
   // Entry points: the daemons, then the command line that starts them.
   ['webhook', 'src/scheduler', 'src/agent'],
   ['src/cli/lib'],

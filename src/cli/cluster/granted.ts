@@ -5,8 +5,8 @@ import { GPUS_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import { type Allocations, createAllocations } from '../../placement/allocations.ts';
 import { placementIn } from '../../placement/node.ts';
-import { readBoundPod } from '../../scheduler/bound-pod.ts';
-import { coresIn, coresOf } from '../../scheduler/pod-aspects.ts';
+import { readBoundPod } from '../../scheduler/allocations/bound-pod.ts';
+import { coresIn, coresOf } from '../../scheduler/decisions/pod-aspects.ts';
 import { conditionOf, type Node, type Pod } from './objects.ts';
 
 /** A pod as the API server's JSON has it. */

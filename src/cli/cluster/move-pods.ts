@@ -2,8 +2,8 @@
 // plan, and goes on only where nothing differs.
 import { setTimeout as delay } from 'node:timers/promises';
 import { err, ok, type Result } from '../../common/result.ts';
-import { readBoundPod } from '../../scheduler/bound-pod.ts';
-import { continuePlan, type DefragSituation } from '../../scheduler/defrag.ts';
+import { readBoundPod } from '../../scheduler/allocations/bound-pod.ts';
+import { continuePlan, type DefragSituation } from '../../scheduler/decisions/defrag.ts';
 import type { Cluster, Refusal } from './api-client.ts';
 import { type DefragObjects, moveText, type ShownMove, type ShownPlan, spotText } from './defrag.ts';
 import { asApiPod } from './granted.ts';

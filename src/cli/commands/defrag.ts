@@ -1,7 +1,7 @@
 // `cotenant defrag`: which pods to move so that a share fits, and their eviction.
 import type { V1PodDisruptionBudget } from '@kubernetes/client-node';
 import { PLACEMENTS } from '../../api/request.ts';
-import { planDefrag } from '../../scheduler/defrag.ts';
+import { planDefrag } from '../../scheduler/decisions/defrag.ts';
 import type { Cluster } from '../cluster/api-client.ts';
 import { readNodesAndPods } from '../cluster/collect.ts';
 import { type DefragObjects, planLines, shownPlan, situationOf } from '../cluster/defrag.ts';

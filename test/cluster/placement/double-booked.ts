@@ -3,7 +3,7 @@ import type { ExecutionContext } from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { GIB } from '../../../src/common/quantity.ts';
-import { EVICTED, KEPT } from '../../../src/scheduler/overcommit-evictor.ts';
+import { EVICTED, KEPT } from '../../../src/scheduler/evictions/overcommit-evictor.ts';
 import { eventually } from '../../support/native/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
 import { eventsOf, type Pod, podPath, untilGone, untilPod } from '../support/pods.ts';

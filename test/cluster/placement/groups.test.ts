@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { GIB } from '../../../src/common/quantity.ts';
-import { HELD_MS } from '../../../src/scheduler/gangs.ts';
+import { HELD_MS } from '../../../src/scheduler/groups/gangs.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';

@@ -7,7 +7,7 @@ import { describeApiError } from '../../../src/kube/api-error.ts';
 import { callApi } from '../../../src/kube/call.ts';
 import { createEventWriter } from '../../../src/kube/events.ts';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
-import { holdLease } from '../../../src/scheduler/leader-election.ts';
+import { holdLease } from '../../../src/scheduler/leadership/leader-election.ts';
 import { eventually } from '../../support/native/node.ts';
 import { answerList, startApiServer } from '../../support/services/api-server.ts';
 

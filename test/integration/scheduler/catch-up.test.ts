@@ -4,7 +4,7 @@ import test from 'ava';
 import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { createCatchUp } from '../../../src/scheduler/catch-up.ts';
+import { createCatchUp } from '../../../src/scheduler/allocations/catch-up.ts';
 import { eventually } from '../../support/native/node.ts';
 import { answer, refuse, startApiServer } from '../../support/services/api-server.ts';
 import { uuid } from '../../unit/scheduler/cluster.ts';

@@ -3,8 +3,8 @@ import test from 'ava';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { createLogger } from '../../../src/common/logger.ts';
 import { createAllocations } from '../../../src/placement/allocations.ts';
-import { watchCluster } from '../../../src/scheduler/cluster-state.ts';
-import { createInFlightBindings } from '../../../src/scheduler/in-flight.ts';
+import { watchCluster } from '../../../src/scheduler/allocations/cluster-state.ts';
+import { createInFlightBindings } from '../../../src/scheduler/allocations/in-flight.ts';
 import { eventually } from '../../support/native/node.ts';
 import { answerList, startApiServer, watchers } from '../../support/services/api-server.ts';
 

@@ -2,7 +2,7 @@
 import test from 'ava';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import { createLogger } from '../../../src/common/logger.ts';
-import { unboundPodsOf } from '../../../src/scheduler/pod-groups.ts';
+import { unboundPodsOf } from '../../../src/scheduler/groups/pod-groups.ts';
 import { answer, startApiServer } from '../../support/services/api-server.ts';
 
 const logger = () => createLogger({ component: 'test', write: () => undefined });

@@ -12,7 +12,7 @@ import { planLines, shownPlan, situationOf } from '../../../src/cli/cluster/defr
 import { movePods } from '../../../src/cli/cluster/move-pods.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import { GIB } from '../../../src/common/quantity.ts';
-import { planDefrag } from '../../../src/scheduler/defrag.ts';
+import { planDefrag } from '../../../src/scheduler/decisions/defrag.ts';
 import { blocks, readPage, section } from '../../support/docs.ts';
 import { temporaryFolder } from '../../support/native/node.ts';
 import { answer, answerList, refuse, startApiServer } from '../../support/services/api-server.ts';

@@ -101,7 +101,7 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
   const reasons = new Set(quoted(prose).filter((each) => /^GPU[A-Z][a-z]/.test(each)));
   t.is(reasons.size, 3);
-  const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/overcommit-evictor.ts'].map(readPage).join('\n');
+  const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/evictions/overcommit-evictor.ts'].map(readPage).join('\n');
   for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);
 });
 

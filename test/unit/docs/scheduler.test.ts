@@ -7,8 +7,8 @@ import { scheduler } from '../../../src/cli/daemons/scheduler.ts';
 import { parse } from '../../../src/cli/lib/command.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { findOvercommittedGpus } from '../../../src/placement/overcommit.ts';
+import { EVICTED } from '../../../src/scheduler/evictions/overcommit-evictor.ts';
 import { createMetrics } from '../../../src/scheduler/metrics.ts';
-import { EVICTED } from '../../../src/scheduler/overcommit-evictor.ts';
 import { blocks, quoted, ROOT, readPage, rowsWith, section } from '../../support/docs.ts';
 import { clusterOf, parsedRequest, uuid } from '../scheduler/cluster.ts';
 

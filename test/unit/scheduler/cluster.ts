@@ -3,7 +3,7 @@ import type { PodRequest } from '../../../src/api/request.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { type Allocations, createAllocations } from '../../../src/placement/allocations.ts';
-import { createDecider, type Decider, type ParsedRequest } from '../../../src/scheduler/filter-and-score.ts';
+import { createDecider, type Decider, type ParsedRequest } from '../../../src/scheduler/decisions/filter-and-score.ts';
 
 export const uuid = (gpu: number): string => `GPU-00000000-0000-4000-8000-${String(gpu).padStart(12, '0')}`;
 
