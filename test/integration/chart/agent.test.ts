@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DEFAULTS } from '../../../src/agent/config.ts';
 import { NAMESPACE_ANNOTATION } from '../../../src/api/names.ts';
-import { uninstallCheck } from '../../../src/cli/commands/uninstall-check.ts';
+import { uninstallCheck } from '../../../src/cli/commands/maintenance/uninstall-check.ts';
 import { agent } from '../../../src/cli/daemons/agent.ts';
 import { configurationOf } from '../../../src/cli/daemons/agent-settings.ts';
 import { exporter } from '../../../src/cli/daemons/exporter.ts';

@@ -3,8 +3,8 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parse } from 'yaml';
-import { inspect } from '../../../src/cli/commands/inspect.ts';
-import { why } from '../../../src/cli/commands/why.ts';
+import { inspect } from '../../../src/cli/commands/status/inspect.ts';
+import { why } from '../../../src/cli/commands/status/why.ts';
 import { answerOf, creation } from '../../unit/webhook/reviews.ts';
 import {
   CHART,

@@ -2,8 +2,7 @@
 import test from 'ava';
 import fc from 'fast-check';
 import { parse as readYaml } from 'yaml';
-import { run } from '../../../src/cli/commands/run.ts';
-import { sharesOf } from '../../../src/cli/commands/share-options.ts';
+import { run } from '../../../src/cli/commands/grants/run.ts';
 import {
   type Command,
   choice,
@@ -18,6 +17,7 @@ import {
 } from '../../../src/cli/lib/command.ts';
 import { nearNames } from '../../../src/cli/lib/near.ts';
 import { jsonText, yamlText } from '../../../src/cli/lib/text.ts';
+import { sharesOf } from '../../../src/cli/options/share.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 
 const command: Command = {

@@ -1,7 +1,7 @@
 // `cotenant docker run`: which options are its own, cGPU's variables, and what would give a container more than its
 // share.
 import test from 'ava';
-import { cgpuShare, docker, podman, variablesOf } from '../../../src/cli/commands/engines.ts';
+import { cgpuShare, docker, podman, variablesOf } from '../../../src/cli/commands/grants/engines.ts';
 import { type Parsed, parse } from '../../../src/cli/lib/command.ts';
 
 const GIB = 2 ** 30;

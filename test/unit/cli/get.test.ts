@@ -2,7 +2,7 @@
 import test from 'ava';
 import type { Mode } from '../../../src/api/request.ts';
 import { type Use, useOf } from '../../../src/cli/cluster/use.ts';
-import { podShares } from '../../../src/cli/commands/get.ts';
+import { podShares } from '../../../src/cli/commands/status/get.ts';
 import type { EffectiveMode } from '../../../src/policy/mode.ts';
 import { exampleContainer, exampleSnapshot, idleSelf } from '../../support/product/snapshots.ts';
 

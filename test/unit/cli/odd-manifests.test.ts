@@ -1,7 +1,7 @@
 // Odd manifests against `cotenant convert`: each gets a share, or an answer that says where, what and what is right.
 import test from 'ava';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { convertDocument } from '../../../src/cli/commands/convert.ts';
+import { convertDocument } from '../../../src/cli/commands/planning/convert.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { configured } from '../webhook/reviews.ts';
 

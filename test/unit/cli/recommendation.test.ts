@@ -1,7 +1,7 @@
 // Sizes out of what an agent remembers: one container per name, whatever came and went under it.
 import test from 'ava';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
-import { fromSnapshots } from '../../../src/cli/commands/recommend.ts';
+import { fromSnapshots } from '../../../src/cli/commands/usage/recommend.ts';
 import { recommendationLines } from '../../../src/cli/output/recommendation.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { recommend } from '../../../src/policy/rightsizing.ts';

@@ -1,6 +1,6 @@
 // Whom inspect and why ask: an agent of this machine, or a cluster.
 import test from 'ava';
-import { chooseWhere } from '../../../src/cli/commands/target.ts';
+import { chooseWhere } from '../../../src/cli/options/target.ts';
 
 const nothing = { plugin: false, stateNamed: false, agentHere: false, clusterConfigured: false };
 

@@ -1,6 +1,6 @@
 import test from 'ava';
 import type { Pod } from '../../../src/cli/cluster/objects.ts';
-import { isServing, listed, needsUs } from '../../../src/cli/commands/uninstall-check.ts';
+import { isServing, listed, needsUs } from '../../../src/cli/commands/maintenance/uninstall-check.ts';
 
 const NOW = Date.parse('2026-11-21T22:10:00Z');
 const SERVED = new Set(['n1']);

@@ -7,10 +7,10 @@ import { parse as parseYaml } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { BOARDS } from '../../../dashboards/boards.ts';
 import { COMPONENT_LABEL } from '../../../src/api/names.ts';
-import { inspect } from '../../../src/cli/commands/inspect.ts';
-import { podNamed } from '../../../src/cli/commands/target.ts';
-import { why } from '../../../src/cli/commands/why.ts';
+import { inspect } from '../../../src/cli/commands/status/inspect.ts';
+import { why } from '../../../src/cli/commands/status/why.ts';
 import { type Command, parse } from '../../../src/cli/lib/command.ts';
+import { podNamed } from '../../../src/cli/options/target.ts';
 
 type Texts = Readonly<Record<'dashboard' | 'command' | 'runbook_url', string>>;
 type Expected = { readonly exp_labels: Readonly<Record<string, string>>; readonly exp_annotations: Texts };

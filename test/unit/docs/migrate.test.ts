@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { type ConvertedPod, convertDocument } from '../../../src/cli/commands/convert.ts';
+import { type ConvertedPod, convertDocument } from '../../../src/cli/commands/planning/convert.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/config.ts';
 import { blocks, ROOT, readPage, rowsWith } from '../../support/docs.ts';

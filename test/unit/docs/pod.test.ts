@@ -7,8 +7,8 @@ import { describe } from '../../../src/agent/enforcement/action-record.ts';
 import { OWN_KIND } from '../../../src/agent/kubelet/cdi/split-spec.ts';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, OWN_RESOURCES, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../../src/api/names.ts';
-import { inspect } from '../../../src/cli/commands/inspect.ts';
-import { why } from '../../../src/cli/commands/why.ts';
+import { inspect } from '../../../src/cli/commands/status/inspect.ts';
+import { why } from '../../../src/cli/commands/status/why.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { blocks, quoted, readPage, rowsWith, section } from '../../support/docs.ts';
 import { grantOf } from '../agent/node.ts';
@@ -101,7 +101,9 @@ test('what the page lets the agent say, and the reasons of Events, are in the co
   for (const sentence of rows.flatMap((row) => quoted(row.sentence))) t.true(source.includes(sentence), sentence);
   const reasons = new Set(quoted(prose).filter((each) => /^GPU[A-Z][a-z]/.test(each)));
   t.is(reasons.size, 3);
-  const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/evictions/overcommit-evictor.ts'].map(readPage).join('\n');
+  const writers = ['src/cli/daemons/agent.ts', 'src/scheduler/evictions/overcommit-evictor.ts']
+    .map(readPage)
+    .join('\n');
   for (const reason of reasons) t.true(writers.includes(`'${reason}'`), reason);
 });
 

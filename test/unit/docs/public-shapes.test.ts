@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import test from 'ava';
 import { parse } from 'yaml';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { convertDocument } from '../../../src/cli/commands/convert.ts';
+import { convertDocument } from '../../../src/cli/commands/planning/convert.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { ROOT } from '../../support/docs.ts';
 import { answerOf, configured, creation } from '../webhook/reviews.ts';

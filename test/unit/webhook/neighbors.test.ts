@@ -3,7 +3,7 @@
 import test from 'ava';
 import { parse } from 'yaml';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { convertDocument } from '../../../src/cli/commands/convert.ts';
+import { convertDocument } from '../../../src/cli/commands/planning/convert.ts';
 import { mapPods } from '../../../src/cli/lib/manifests.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { blocks, readPage } from '../../support/docs.ts';

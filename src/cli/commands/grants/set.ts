@@ -1,11 +1,11 @@
 // `cotenant set`: changes the grant of a running tenant, its enforcement mode, or the compute policy of GPUs; through
 // this machine's agent, or in a cluster by a pod's annotations and a Node's labels, which its agent follows.
 import { setTimeout as delay } from 'node:timers/promises';
-import type { GrantAnswer } from '../../agent/admin-api.ts';
-import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
-import { addComputeChange, type ComputeChange } from '../../api/compute-annotation.ts';
-import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { addMemorySize, grantWithSizes, parseMemorySizes } from '../../api/memory-annotation.ts';
+import type { GrantAnswer } from '../../../agent/admin-api.ts';
+import type { NodeComputeState } from '../../../agent/compute/node-policy.ts';
+import { addComputeChange, type ComputeChange } from '../../../api/compute-annotation.ts';
+import { parsePodGrant } from '../../../api/grant-annotation.ts';
+import { addMemorySize, grantWithSizes, parseMemorySizes } from '../../../api/memory-annotation.ts';
 import {
   COMPUTE_ANNOTATION,
   COMPUTE_POLICY_ANNOTATION,
@@ -14,18 +14,18 @@ import {
   MEMORY_ANNOTATION,
   MEMORY_RESIZED,
   REQUEST_ANNOTATION,
-} from '../../api/names.ts';
-import type { Mode } from '../../api/request.ts';
-import { parsePodRequest } from '../../api/request-annotation.ts';
-import { MIB } from '../../common/quantity.ts';
-import { type Cluster, granted } from '../cluster/api-client.ts';
-import { readUse } from '../cluster/collect.ts';
-import { modeAnnotations, modeBy, modeSentence } from '../cluster/modes.ts';
-import type { Pod } from '../cluster/objects.ts';
-import { demand, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { coresOfEach, memoryOfEach } from '../lib/split-amounts.ts';
+} from '../../../api/names.ts';
+import type { Mode } from '../../../api/request.ts';
+import { parsePodRequest } from '../../../api/request-annotation.ts';
+import { MIB } from '../../../common/quantity.ts';
+import { type Cluster, granted } from '../../cluster/api-client.ts';
+import { readUse } from '../../cluster/collect.ts';
+import { modeAnnotations, modeBy, modeSentence } from '../../cluster/modes.ts';
+import type { Pod } from '../../cluster/objects.ts';
+import { demand, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, flag, type Parsed, Refused, text, UsageError } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { coresOfEach, memoryOfEach } from '../../lib/split-amounts.ts';
 import {
   COMPUTE_OPTIONS,
   computeChange,
@@ -34,8 +34,8 @@ import {
   memoryOption,
   percentOption,
   policyOption,
-} from './set-options.ts';
-import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
+} from '../../options/set.ts';
+import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
 
 /** The scheduler decides twice a second. */
 const DECIDED_WITHIN_MS = 5000;

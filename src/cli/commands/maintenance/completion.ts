@@ -1,6 +1,6 @@
 // `cotenant completion`: the script with which a shell completes commands, options and their values. It is made from the
 // table of commands, so it has each option that the program has.
-import { type Command, HELP, type Option, type Parsed, UsageError } from '../lib/command.ts';
+import { type Command, HELP, type Option, type Parsed, UsageError } from '../../lib/command.ts';
 
 const SHELLS = { bash, zsh, fish } as const;
 type Shell = keyof typeof SHELLS;

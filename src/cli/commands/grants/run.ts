@@ -5,14 +5,14 @@ import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'n
 import { constants } from 'node:os';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { GrantAnswer, GrantBody } from '../../agent/admin-api.ts';
-import type { ActionRecord } from '../../agent/enforcement/action-record.ts';
-import { loadNative } from '../../agent/os/addon.ts';
-import { tenantGroup, unifiedMount, unifiedPath } from '../../agent/os/cgroup.ts';
-import { ask, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, text, UsageError } from '../lib/command.ts';
-import { askForGrant, grantLines } from '../lib/grant-request.ts';
-import { SHARE_OPTIONS, shareOf } from './share-options.ts';
+import type { GrantAnswer, GrantBody } from '../../../agent/admin-api.ts';
+import type { ActionRecord } from '../../../agent/enforcement/action-record.ts';
+import { loadNative } from '../../../agent/os/addon.ts';
+import { tenantGroup, unifiedMount, unifiedPath } from '../../../agent/os/cgroup.ts';
+import { ask, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, flag, text, UsageError } from '../../lib/command.ts';
+import { askForGrant, grantLines } from '../../lib/grant-request.ts';
+import { SHARE_OPTIONS, shareOf } from '../../options/share.ts';
 
 const FORWARDED_SIGNALS: readonly NodeJS.Signals[] = [
   'SIGINT',

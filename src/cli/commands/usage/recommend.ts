@@ -1,16 +1,24 @@
 // `cotenant recommend`: the smallest share in which each container would have fit, from a Prometheus or from the peaks
 // that agents keep.
 
-import type { StopCount } from '../../agent/counters/stop-counts.ts';
-import { isPodGrantId } from '../../agent/grants/grant.ts';
-import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
-import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../policy/rightsizing.ts';
-import type { Cluster } from '../cluster/api-client.ts';
-import { readSnapshots } from '../cluster/collect.ts';
-import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text, UsageError, whole } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { recommendationJson, recommendationLines } from '../output/recommendation.ts';
+import type { StopCount } from '../../../agent/counters/stop-counts.ts';
+import { isPodGrantId } from '../../../agent/grants/grant.ts';
+import type { Snapshot } from '../../../agent/snapshot/snapshot.ts';
+import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../../../policy/rightsizing.ts';
+import type { Cluster } from '../../cluster/api-client.ts';
+import { readSnapshots } from '../../cluster/collect.ts';
+import { readSnapshot, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, flag, type Parsed, text, UsageError, whole } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import {
+  allNamespacesOption,
+  clusterOf,
+  namespaceOption,
+  podNamed,
+  systemOf,
+  WHERE_OPTIONS,
+} from '../../options/target.ts';
+import { recommendationJson, recommendationLines } from '../../output/recommendation.ts';
 import {
   durationOf,
   PROMETHEUS_OPTIONS,
@@ -18,9 +26,8 @@ import {
   periodOf,
   prometheusOf,
   query,
-} from '../prometheus/client.ts';
-import { containersOf, queries, type Selection } from '../prometheus/container-series.ts';
-import { allNamespacesOption, clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
+} from '../../prometheus/client.ts';
+import { containersOf, queries, type Selection } from '../../prometheus/container-series.ts';
 
 const DEFAULT_WINDOW = '5m';
 

@@ -1,14 +1,14 @@
 // `cotenant slices`: the grants of this machine that containers of Docker, Podman and containerd can have, and the flags
 // of engines that do not read CDI files.
-import { SLICE_KIND } from '../../agent/containers/device-edits.ts';
-import type { SliceState } from '../../agent/containers/slices.ts';
-import type { CdiSpec } from '../../agent/kubelet/cdi/spec.ts';
-import { MIB } from '../../common/quantity.ts';
-import { demand, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, choice, UsageError } from '../lib/command.ts';
-import { ENGINES, engineFlags } from '../lib/engine-flags.ts';
-import { OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { columns } from '../output/node-table.ts';
+import { SLICE_KIND } from '../../../agent/containers/device-edits.ts';
+import type { SliceState } from '../../../agent/containers/slices.ts';
+import type { CdiSpec } from '../../../agent/kubelet/cdi/spec.ts';
+import { MIB } from '../../../common/quantity.ts';
+import { demand, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, choice, UsageError } from '../../lib/command.ts';
+import { ENGINES, engineFlags } from '../../lib/engine-flags.ts';
+import { OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { columns } from '../../output/node-table.ts';
 
 export const slices: Command = {
   name: 'slices',

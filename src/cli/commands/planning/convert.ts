@@ -1,22 +1,22 @@
 // `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
 import { stringify } from 'yaml';
-import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../webhook/config.ts';
-import { mutatePod } from '../../../webhook/mutate.ts';
-import { TENANT_ANNOTATIONS } from '../../api/names.ts';
-import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../api/request.ts';
-import { parsePodRequest } from '../../api/request-annotation.ts';
-import { type JsonObject, objectAt, textAt } from '../../common/json.ts';
-import { formatProblem } from '../../common/problem.ts';
-import { ownAmounts, showAmounts } from '../../request/amounts.ts';
-import { listContainers, type PodContainer } from '../../request/containers.ts';
-import { type Dialect, ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
-import { dialectsOf, FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
-import { type Command, text, texts, UsageError } from '../lib/command.ts';
-import { documentsOf, mapPods, objectName } from '../lib/manifests.ts';
-import { formOf, outputOptions } from '../lib/output.ts';
-import { askedBy, jsonText, oneCell, oneLine } from '../lib/text.ts';
-import { readConfiguration } from '../lib/webhook-configuration.ts';
-import { namespaceOption } from './target.ts';
+import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../../webhook/config.ts';
+import { mutatePod } from '../../../../webhook/mutate.ts';
+import { TENANT_ANNOTATIONS } from '../../../api/names.ts';
+import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../../api/request.ts';
+import { parsePodRequest } from '../../../api/request-annotation.ts';
+import { type JsonObject, objectAt, textAt } from '../../../common/json.ts';
+import { formatProblem } from '../../../common/problem.ts';
+import { ownAmounts, showAmounts } from '../../../request/amounts.ts';
+import { listContainers, type PodContainer } from '../../../request/containers.ts';
+import { type Dialect, ownsKey, ownsResource } from '../../../request/dialects/dialect.ts';
+import { dialectsOf, FOREIGN_DIALECTS } from '../../../request/dialects/index.ts';
+import { type Command, text, texts, UsageError } from '../../lib/command.ts';
+import { documentsOf, mapPods, objectName } from '../../lib/manifests.ts';
+import { formOf, outputOptions } from '../../lib/output.ts';
+import { askedBy, jsonText, oneCell, oneLine } from '../../lib/text.ts';
+import { readConfiguration } from '../../lib/webhook-configuration.ts';
+import { namespaceOption } from '../../options/target.ts';
 
 type Converted = {
   readonly container: string;

@@ -1,16 +1,16 @@
 // `cotenant defrag`: which pods to move so that a share fits, and their eviction.
 import type { V1PodDisruptionBudget } from '@kubernetes/client-node';
-import { PLACEMENTS } from '../../api/request.ts';
-import { planDefrag } from '../../scheduler/decisions/defrag.ts';
-import type { Cluster } from '../cluster/api-client.ts';
-import { readNodesAndPods } from '../cluster/collect.ts';
-import { type DefragObjects, planLines, shownPlan, situationOf } from '../cluster/defrag.ts';
-import { movePods } from '../cluster/move-pods.ts';
-import { type Command, choice, flag, Refused, text, UsageError, whole } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { oneLine } from '../lib/text.ts';
-import { sharesOf } from './share-options.ts';
-import { KUBECONFIG_OPTIONS, namedCluster } from './target.ts';
+import { PLACEMENTS } from '../../../api/request.ts';
+import { planDefrag } from '../../../scheduler/decisions/defrag.ts';
+import type { Cluster } from '../../cluster/api-client.ts';
+import { readNodesAndPods } from '../../cluster/collect.ts';
+import { type DefragObjects, planLines, shownPlan, situationOf } from '../../cluster/defrag.ts';
+import { movePods } from '../../cluster/move-pods.ts';
+import { type Command, choice, flag, Refused, text, UsageError, whole } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { oneLine } from '../../lib/text.ts';
+import { sharesOf } from '../../options/share.ts';
+import { KUBECONFIG_OPTIONS, namedCluster } from '../../options/target.ts';
 
 const LOOK_MS = 1000;
 /** Of Kubernetes: above it are its own priority classes. */

@@ -1,13 +1,13 @@
 // `cotenant why`: why a pod of the cluster is where it is, or what this machine's agent did to one of its tenants.
-import { type ActionRecord, resultText } from '../../agent/enforcement/action-record.ts';
-import type { Cluster } from '../cluster/api-client.ts';
-import { readPod } from '../cluster/collect.ts';
-import { explain, explanationLines } from '../cluster/explain-pod.ts';
-import { ask, bodyOf, stateFolder } from '../lib/agent-client.ts';
-import { type Command, type Parsed, Refused, text, UsageError } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { oneLine } from '../lib/text.ts';
-import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from './target.ts';
+import { type ActionRecord, resultText } from '../../../agent/enforcement/action-record.ts';
+import type { Cluster } from '../../cluster/api-client.ts';
+import { readPod } from '../../cluster/collect.ts';
+import { explain, explanationLines } from '../../cluster/explain-pod.ts';
+import { ask, bodyOf, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, type Parsed, Refused, text, UsageError } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { oneLine } from '../../lib/text.ts';
+import { clusterOf, namespaceOption, podNamed, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
 
 export const why: Command = {
   name: 'why',

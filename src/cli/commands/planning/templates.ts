@@ -1,11 +1,11 @@
 // `cotenant templates`: the sizes that pods may name, by namespace, from the webhook's settings.
 
-import { rulesOf } from '../../../webhook/config.ts';
-import type { Template } from '../../request/rules/namespace-rules.ts';
-import { type Command, text, UsageError } from '../lib/command.ts';
-import { OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { readConfiguration } from '../lib/webhook-configuration.ts';
-import { namespaceOption } from './target.ts';
+import { rulesOf } from '../../../../webhook/config.ts';
+import type { Template } from '../../../request/rules/namespace-rules.ts';
+import { type Command, text, UsageError } from '../../lib/command.ts';
+import { OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { readConfiguration } from '../../lib/webhook-configuration.ts';
+import { namespaceOption } from '../../options/target.ts';
 
 export const HEAD = ['TEMPLATE', 'GPUS', 'MEMORY', 'CORES'] as const;
 

@@ -1,14 +1,14 @@
 // `cotenant showback`: GPU-hours that each namespace was granted, used and left idle, from Prometheus; as a table, CSV,
 // JSON or YAML.
-import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../policy/chargeback.ts';
-import { type Command, flag, text, UsageError } from '../lib/command.ts';
-import { formOf, outputOptions, print } from '../lib/output.ts';
-import { oneLine } from '../lib/text.ts';
-import { columns } from '../output/node-table.ts';
-import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../prometheus/client.ts';
-import { selector } from '../prometheus/container-series.ts';
-import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../prometheus/gpu-hours.ts';
-import { allNamespacesOption, namespaceOption } from './target.ts';
+import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../../policy/chargeback.ts';
+import { type Command, flag, text, UsageError } from '../../lib/command.ts';
+import { formOf, outputOptions, print } from '../../lib/output.ts';
+import { oneLine } from '../../lib/text.ts';
+import { allNamespacesOption, namespaceOption } from '../../options/target.ts';
+import { columns } from '../../output/node-table.ts';
+import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../../prometheus/client.ts';
+import { selector } from '../../prometheus/container-series.ts';
+import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../../prometheus/gpu-hours.ts';
 
 const LONGEST_STEP_SECONDS = 60;
 /** Points of a range that is so short that one minute matters. */

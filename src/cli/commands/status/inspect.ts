@@ -1,13 +1,13 @@
 // `cotenant inspect`: GPUs, grants and use, of this machine by its agent, or of a cluster by its API server.
 
-import { readCluster } from '../cluster/collect.ts';
-import { inventoryOf } from '../cluster/inventory.ts';
-import { readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, text } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { inventoryLines } from '../output/cluster-table.ts';
-import { nodeLines } from '../output/node-table.ts';
-import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from './target.ts';
+import { readCluster } from '../../cluster/collect.ts';
+import { inventoryOf } from '../../cluster/inventory.ts';
+import { readSnapshot, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, flag, text } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
+import { inventoryLines } from '../../output/cluster-table.ts';
+import { nodeLines } from '../../output/node-table.ts';
 
 export const inspect: Command = {
   name: 'inspect',

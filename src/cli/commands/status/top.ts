@@ -1,9 +1,9 @@
 // `cotenant top`: shows this machine's agent every second, with keys for sorting and processes; the screen is in
 // output/top-screen.ts.
 import { setTimeout as delay } from 'node:timers/promises';
-import { readSnapshot, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, choice, flag } from '../lib/command.ts';
-import { SORTS, type Sort, topLines } from '../output/top-screen.ts';
+import { readSnapshot, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, choice, flag } from '../../lib/command.ts';
+import { SORTS, type Sort, topLines } from '../../output/top-screen.ts';
 
 const ROUND_MS = 1000;
 /** Without a terminal, or with one that reports no width or 0. */

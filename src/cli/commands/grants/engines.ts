@@ -2,15 +2,15 @@
 // the grant's CDI device, and passes everything else on to the engine, as its exit status is passed back.
 import { spawn, spawnSync } from 'node:child_process';
 import { constants } from 'node:os';
-import type { ContainerAnswer, GrantBody } from '../../agent/admin-api.ts';
-import { SLICE_KIND } from '../../agent/containers/device-edits.ts';
-import { loadNative } from '../../agent/os/addon.ts';
-import { GIB } from '../../common/quantity.ts';
-import { ask, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, type Parsed, parse, text, UsageError, whole } from '../lib/command.ts';
-import { engineFlags } from '../lib/engine-flags.ts';
-import { askForGrant, grantLines } from '../lib/grant-request.ts';
-import { equalShares, SHARE_OPTIONS, type Share, shareOf, sharesOf } from './share-options.ts';
+import type { ContainerAnswer, GrantBody } from '../../../agent/admin-api.ts';
+import { SLICE_KIND } from '../../../agent/containers/device-edits.ts';
+import { loadNative } from '../../../agent/os/addon.ts';
+import { GIB } from '../../../common/quantity.ts';
+import { ask, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, type Parsed, parse, text, UsageError, whole } from '../../lib/command.ts';
+import { engineFlags } from '../../lib/engine-flags.ts';
+import { askForGrant, grantLines } from '../../lib/grant-request.ts';
+import { equalShares, SHARE_OPTIONS, type Share, shareOf, sharesOf } from '../../options/share.ts';
 
 const WRAPPED = ['docker', 'podman', 'nerdctl'] as const;
 type Wrapped = (typeof WRAPPED)[number];

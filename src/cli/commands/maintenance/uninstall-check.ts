@@ -1,10 +1,10 @@
 // `cotenant uninstall-check`: fails if pods exist that need Cotenant's CSI driver to end. The chart runs it before it
 // is uninstalled, so its output must fit into a termination message.
-import { CSI_DRIVER } from '../../api/csi-volume.ts';
-import { COMPONENT_LABEL } from '../../api/names.ts';
-import { conditionOf, hasEnded, nameOf, type Pod, statusesOf } from '../cluster/objects.ts';
-import { type Command, text } from '../lib/command.ts';
-import { KUBECONFIG_OPTIONS, namedCluster } from './target.ts';
+import { CSI_DRIVER } from '../../../api/csi-volume.ts';
+import { COMPONENT_LABEL } from '../../../api/names.ts';
+import { conditionOf, hasEnded, nameOf, type Pod, statusesOf } from '../../cluster/objects.ts';
+import { type Command, text } from '../../lib/command.ts';
+import { KUBECONFIG_OPTIONS, namedCluster } from '../../options/target.ts';
 
 /** Kubernetes keeps the last 2048 bytes of a message; a longer one would lose its first sentence. */
 const MOST_BYTES = 2000;

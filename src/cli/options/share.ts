@@ -12,7 +12,7 @@ import {
 import { parseWhole } from '../../common/quantity.ts';
 import { choice, flag, type Options, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
 import { coresOfEach, memoryOfEach } from '../lib/split-amounts.ts';
-import { policyOption } from './set-options.ts';
+import { policyOption } from './set.ts';
 
 const WHOLE = 'whole';
 

@@ -1,21 +1,21 @@
 // `cotenant get`: policies of GPUs, compute shares of containers and their enforcement mode, from the agent of this
 // machine, or from Nodes, pods and agents of a cluster.
-import type { NodeComputeState } from '../../agent/compute/node-policy.ts';
-import type { Snapshot } from '../../agent/snapshot/snapshot.ts';
-import { applyComputeChange, parseComputeChanges } from '../../api/compute-annotation.ts';
-import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parsePodRequest } from '../../api/request-annotation.ts';
-import { type Cluster, granted } from '../cluster/api-client.ts';
-import { readUse } from '../cluster/collect.ts';
-import { modeOf, type ShownMode } from '../cluster/modes.ts';
-import type { Pod } from '../cluster/objects.ts';
-import type { Use } from '../cluster/use.ts';
-import { demand, readSnapshot, stateFolder } from '../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { oneLine } from '../lib/text.ts';
-import { columns, policyOf, tenantName } from '../output/node-table.ts';
-import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from './target.ts';
+import type { NodeComputeState } from '../../../agent/compute/node-policy.ts';
+import type { Snapshot } from '../../../agent/snapshot/snapshot.ts';
+import { applyComputeChange, parseComputeChanges } from '../../../api/compute-annotation.ts';
+import { COMPUTE_ANNOTATION, COMPUTE_POLICY_ANNOTATION, REQUEST_ANNOTATION } from '../../../api/names.ts';
+import { parsePodRequest } from '../../../api/request-annotation.ts';
+import { type Cluster, granted } from '../../cluster/api-client.ts';
+import { readUse } from '../../cluster/collect.ts';
+import { modeOf, type ShownMode } from '../../cluster/modes.ts';
+import type { Pod } from '../../cluster/objects.ts';
+import type { Use } from '../../cluster/use.ts';
+import { demand, readSnapshot, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, flag, type Parsed, text } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { oneLine } from '../../lib/text.ts';
+import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
+import { columns, policyOf, tenantName } from '../../output/node-table.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
 export type ShareRow = {

@@ -1,8 +1,8 @@
 // `cotenant driver`: makes this machine's agent release or reopen the driver, or clears the Xid fault of a GPU.
-import type { DriverState } from '../../agent/os/driver-handle.ts';
-import type { GpuFault } from '../../policy/gpu-health.ts';
-import { demand, STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Command, Refused, UsageError } from '../lib/command.ts';
+import type { DriverState } from '../../../agent/os/driver-handle.ts';
+import type { GpuFault } from '../../../policy/gpu-health.ts';
+import { demand, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
+import { type Command, Refused, UsageError } from '../../lib/command.ts';
 
 const ACTIONS = ['release', 'take', 'status'];
 const CLEAR = 'clear-xid';

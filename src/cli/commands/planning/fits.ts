@@ -1,14 +1,14 @@
 // `cotenant fits`: which pods of manifests would fit the cluster now, where, and how many more.
-import { PLACEMENTS } from '../../api/request.ts';
-import { readNodesAndPods } from '../cluster/collect.ts';
-import { fitLines, fitsOf } from '../cluster/fits.ts';
-import { type Command, choice, Refused, text, texts, UsageError } from '../lib/command.ts';
-import { documentsOf } from '../lib/manifests.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { oneLine } from '../lib/text.ts';
-import { readConfiguration } from '../lib/webhook-configuration.ts';
+import { PLACEMENTS } from '../../../api/request.ts';
+import { readNodesAndPods } from '../../cluster/collect.ts';
+import { fitLines, fitsOf } from '../../cluster/fits.ts';
+import { type Command, choice, Refused, text, texts, UsageError } from '../../lib/command.ts';
+import { documentsOf } from '../../lib/manifests.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { oneLine } from '../../lib/text.ts';
+import { readConfiguration } from '../../lib/webhook-configuration.ts';
+import { KUBECONFIG_OPTIONS, namedCluster, namespaceOption } from '../../options/target.ts';
 import { EVERY_DIALECT } from './convert.ts';
-import { KUBECONFIG_OPTIONS, namedCluster, namespaceOption } from './target.ts';
 
 export const fits: Command = {
   name: 'fits',

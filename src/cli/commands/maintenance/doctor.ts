@@ -1,15 +1,21 @@
 // `cotenant doctor`: looks at this machine, or at a cluster, and says of each thing whether it is well, and what to do.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { agentFindings } from '../doctor/agent.ts';
-import { clusterFindings } from '../doctor/cluster.ts';
-import { type Finding, findingLines } from '../doctor/finding.ts';
-import { certificateFindings, cgroupFindings, clockFindings, driverFindings, type Machine } from '../doctor/machine.ts';
-import { runtimeFindings } from '../doctor/runtimes.ts';
-import { stateFolder } from '../lib/agent-client.ts';
-import { type Command, type Parsed, text, texts } from '../lib/command.ts';
-import { formOf, OUTPUT_OPTIONS, print } from '../lib/output.ts';
-import { chosenCluster, systemOf, WHERE_OPTIONS } from './target.ts';
+import { agentFindings } from '../../doctor/agent.ts';
+import { clusterFindings } from '../../doctor/cluster.ts';
+import { type Finding, findingLines } from '../../doctor/finding.ts';
+import {
+  certificateFindings,
+  cgroupFindings,
+  clockFindings,
+  driverFindings,
+  type Machine,
+} from '../../doctor/machine.ts';
+import { runtimeFindings } from '../../doctor/runtimes.ts';
+import { stateFolder } from '../../lib/agent-client.ts';
+import { type Command, type Parsed, text, texts } from '../../lib/command.ts';
+import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
+import { chosenCluster, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
 
 const VERSION_TIMEOUT_MS = 5000;
 
