@@ -1,7 +1,7 @@
 // Holds GPUs for all pods of a group before the first of them is bound, so that a group is placed whole or not at all.
 // A group holds nothing until as many of its pods were seen as it needs and all of them fit at once. What is held
-// without progress is free again after a while; then the group's pods must be seen anew. What is held again and again
-// without one binding is held less often.
+// without progress is free again after a while, for other pods first: the group pauses, longer each time in turn, and its
+// pods must be seen anew.
 import { err, ok, type Result } from '../../common/result.ts';
 import type { Allocations } from '../../placement/allocations.ts';
 import { demandOf } from '../../placement/demand.ts';
@@ -41,7 +41,7 @@ export type GangParts = {
 
 /** kube-scheduler pauses for up to 10 s before it tries a pod again, and binds one pod after the other. */
 export const HELD_MS = 60_000;
-/** How long a group may hold nothing after it held GPUs so often, one time after the other, without one binding. */
+/** How long a group may hold nothing after so many times in turn in which it held GPUs until no pod was bound. */
 export const pauseMs = (idleHolds: number): number => Math.min(HELD_MS * 2 ** (idleHolds - 1), MOST_PAUSE_MS);
 const MOST_PAUSE_MS = 300_000;
 /** A pod that was not tried again for so long may be gone; kube-scheduler tries each at least every 5 minutes. */
@@ -62,7 +62,7 @@ type Group = {
   readonly held: Set<string>;
   heldUntilMs: number;
   isConfirmed: boolean;
-  /** How often in turn GPUs were held and no pod was bound. */
+  /** How often in turn GPUs were held until HELD_MS had passed without a binding. */
   idleHolds: number;
   /** Until then nothing is held. */
   pausedUntilMs: number;
@@ -79,7 +79,8 @@ export function createGangs(parts: GangParts): Gangs {
       if (group.held.size > 0 && group.heldUntilMs <= nowMs) {
         for (const podUid of group.held) free(parts, group, podUid);
         group.seen.clear();
-        if (group.idleHolds > 0) group.pausedUntilMs = nowMs + pauseMs(group.idleHolds);
+        group.idleHolds += 1;
+        group.pausedUntilMs = nowMs + pauseMs(group.idleHolds);
       }
       for (const [podUid, { atMs }] of group.seen)
         if (atMs + SEEN_MS <= nowMs && !group.held.has(podUid)) group.seen.delete(podUid);
@@ -135,7 +136,6 @@ export function createGangs(parts: GangParts): Gangs {
         return err(waitText(sized, `${fit} of its ${sized.size} pods fit at once; the next one: ${held.error.lacks}`));
       }
       group.heldUntilMs = now() + HELD_MS;
-      group.idleHolds += 1;
       group.isConfirmed = false;
       return ok(allocations.allocationOf(pod.podUid)?.nodeName ?? '');
     },
@@ -210,5 +210,5 @@ const newGroup = (): Group => ({
   ...{ seen: new Map(), held: new Set(), heldUntilMs: 0, isConfirmed: true, idleHolds: 0, pausedUntilMs: 0 },
 });
 
-const PAUSED = 'it held GPUs and none of its pods was bound; it is tried again within 5 minutes';
+const PAUSED = 'it held GPUs for 60 s in which none of its pods was bound; it is tried again within 5 minutes';
 const waitText = ({ key }: SizedGang, text: string): string => `pod group ${key} waits: ${text}`;
