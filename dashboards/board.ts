@@ -29,7 +29,7 @@ const TITLES: Readonly<Record<BoardKey, string>> = {
 };
 const KEYS = Object.keys(TITLES) as readonly BoardKey[];
 
-export type Plan = {
+type Plan = {
   readonly board: BoardKey;
   readonly description: string;
   /** After data source, job and instance. */

@@ -62,7 +62,7 @@ export const prometheus = (expr: string, legend: string): DataqueryBuilder =>
   new DataqueryBuilder().datasource(DATASOURCE).expr(expr).legendFormat(legend);
 
 /** An expression, its legend, and how its lines look. */
-export type Query = readonly [expr: string, legend: string, style?: DynamicConfigValue[]];
+type Query = readonly [expr: string, legend: string, style?: DynamicConfigValue[]];
 
 type Asking = {
   withTarget(target: DataqueryBuilder): unknown;
@@ -80,7 +80,7 @@ function withQueries<P extends Asking>(panel: P, queries: readonly Query[]): P {
 }
 
 /** One query, of which only the last value counts. */
-export const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
+const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
   panel.withTarget(prometheus(expr, legend).refId('A').instant());
   return panel;
 };
@@ -93,7 +93,7 @@ export const top = (count: number, expr: string): string =>
 export type Link = { build(): DashboardLink };
 
 /** A link from a value to another board: with the data source, the job, the time range, and these variables. */
-export function dataLink(title: string, board: BoardKey, variables: Readonly<Record<string, string>>): Link {
+function dataLink(title: string, board: BoardKey, variables: Readonly<Record<string, string>>): Link {
   const given = Object.entries(variables).map(([name, value]) => `var-${name}=\${${value}}`);
   // biome-ignore lint/suspicious/noTemplateCurlyInString: Grafana replaces these.
   const kept = ['${datasource:queryparam}', '${job:queryparam}', '${__url_time_range}'];
@@ -117,7 +117,7 @@ export const row = (title: string, repeat?: string): RowBuilder =>
 
 export type Step = readonly [value: number | null, color: string];
 /** One large value. */
-export type Answer = {
+type Answer = {
   readonly title: string;
   /** What it is, what is normal, and what to do if it is not. */
   readonly is: string;
@@ -246,10 +246,10 @@ export function steps(...list: readonly Step[]): ThresholdsConfigBuilder {
 }
 
 /** Without a title: its labels are shown, its value is not. */
-export type Column = readonly [title: string, expr: string, unit?: string];
+type Column = readonly [title: string, expr: string, unit?: string];
 
 /** A column of labels that leads to another board. */
-export type ColumnLink = readonly [column: string, link: Link];
+type ColumnLink = readonly [column: string, link: Link];
 /** From a row with these columns. */
 export const rowLinks = {
   node: ['Node', dataLink('Node and GPU', 'node', { instance: '__data.fields.Node' })],

@@ -14,7 +14,7 @@ export type Outcome = 'allowed' | 'patched' | 'denied' | 'malformed' | 'internal
 
 /** `answer` is the whole AdmissionReview. A request without a uid cannot be answered: `malformed`, with a text for HTTP
  * 400. */
-export type Reviewed = Answered | { readonly outcome: 'malformed'; readonly message: string };
+type Reviewed = Answered | { readonly outcome: 'malformed'; readonly message: string };
 
 /** `fault` is for the operator's log: a fault of the webhook itself. The tenant never sees it. */
 type Answered = {

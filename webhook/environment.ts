@@ -26,7 +26,7 @@ const REMOVED: readonly { readonly names: RegExp; readonly because: string }[] =
   { names: /^COTENANT_/, because: 'these names are reserved for Cotenant' },
 ];
 
-export type Environment = { readonly entries: readonly unknown[]; readonly warnings: readonly string[] };
+type Environment = { readonly entries: readonly unknown[]; readonly warnings: readonly string[] };
 
 /** The variables of a container with a share. Warnings name removed and replaced variables; a second pass has none. */
 export function shareEnvironment(

@@ -4,7 +4,7 @@ import { Counter, Gauge, Histogram } from '../src/serving/prom-client.ts';
 import type { Outcome as Reviewed, Route } from './admission-review.ts';
 
 /** `overloaded`: not read, because too many large bodies were being sent. */
-export type Outcome = Reviewed | 'overloaded';
+type Outcome = Reviewed | 'overloaded';
 
 export type WebhookMetrics = ReturnType<typeof createMetrics>;
 

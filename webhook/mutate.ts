@@ -28,7 +28,7 @@ import {
 } from './validate-pod.ts';
 import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
 
-export type Mutation =
+type Mutation =
   /** The pod asks for no share and has none of our names. */
   | { readonly kind: 'untouched'; readonly warnings: readonly string[] }
   /** The pod as it must be; deeply equal to the given one where that was patched before. */

@@ -7,7 +7,7 @@ import { field, type JsonObject } from '../src/common/json.ts';
 import { invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import type { WebhookConfiguration } from './config.ts';
 
-export type Required = { readonly annotations: JsonObject; readonly problems: readonly Problem[] };
+type Required = { readonly annotations: JsonObject; readonly problems: readonly Problem[] };
 
 /**
  * The annotations that make our plugin required for each container of `shares`: the pod's own key, and a tenant's keys

@@ -54,7 +54,7 @@ export type Webhook = {
   readonly close: () => Promise<void>;
 };
 
-export type Timeouts = {
+type Timeouts = {
   /** From a request's first byte to its last. */
   readonly requestMs: number;
   /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
@@ -67,7 +67,7 @@ export type Timeouts = {
   readonly graceMs: number;
 };
 
-export type Limits = BodyLimits & {
+type Limits = BodyLimits & {
   /** On each of the two ports; further connections are closed unread. */
   readonly connections: number;
 };
@@ -147,7 +147,7 @@ function developmentCertificate(names: readonly string[]): CertificateSource {
   return async () => ({ certificate: selfSigned(names, new Date()), close: async () => {} });
 }
 
-export type AppOptions = {
+type AppOptions = {
   readonly configuration: () => WebhookConfiguration;
   readonly metrics: WebhookMetrics;
   /** `stopping` makes every answer the last one on its connection. */

@@ -109,7 +109,7 @@ function checkAmounts(before: JsonObject, after: JsonObject): Problem[] {
   return problems;
 }
 
-export type EphemeralReview = { readonly problems: readonly Problem[]; readonly pod: JsonObject };
+type EphemeralReview = { readonly problems: readonly Problem[]; readonly pod: JsonObject };
 
 /**
  * New debug containers of a pod with a share: refused where they use our volume, devices or mounts of other containers,

@@ -18,7 +18,7 @@ type Inhibition = {
   readonly target_matchers: readonly string[];
   readonly equal?: readonly string[];
 };
-export type AlertmanagerConfiguration = {
+type AlertmanagerConfiguration = {
   readonly route: Route;
   readonly receivers: readonly { readonly name: string }[];
   readonly inhibit_rules: readonly Inhibition[];

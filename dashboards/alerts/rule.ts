@@ -4,9 +4,9 @@ import { select } from '../lib/metrics.ts';
 import { type About, leadsTo } from './leads-to.ts';
 
 /** critical pages, warning is for working hours, info for dashboards. */
-export type Severity = 'critical' | 'warning' | 'info';
+type Severity = 'critical' | 'warning' | 'info';
 
-export type AlertRule = {
+type AlertRule = {
   readonly alert: string;
   readonly expr: string;
   readonly for?: string;

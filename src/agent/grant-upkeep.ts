@@ -25,9 +25,9 @@ import { gpuWithProcessData, haveProcessData, type Sample, type SampledProcess }
 
 export type ReadGrant = { readonly live: LiveGrant; readonly reading: LedgerReading };
 /** Processes of a grant in this sample, by its id. */
-export type ProcessesOf = (id: string) => readonly SampledProcess[];
+type ProcessesOf = (id: string) => readonly SampledProcess[];
 
-export type GrantUpkeep = {
+type GrantUpkeep = {
   after(sample: Sample, grants: readonly ReadGrant[], processesOf: ProcessesOf): void;
   /** The grant was resized at this time (CLOCK_BOOTTIME); earlier samples show its former amounts. */
   resized(id: string, atNs: number): void;
@@ -35,7 +35,7 @@ export type GrantUpkeep = {
   takeDown(id: string): boolean;
 };
 
-export type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAlive'> & {
+type GrantUpkeepOptions = Pick<LivenessChecks, 'ownPidNamespace' | 'isAlive'> & {
   readonly registry: Registry;
   readonly native: Native;
   /** Whether containers have a grant. */

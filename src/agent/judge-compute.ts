@@ -21,7 +21,7 @@ import type { ContainerState, NodeState, ReconciledContainer, ReconciledNode } f
 export type ComputeWatches = ReadonlyMap<string, ShareWatch>;
 export const NO_WATCHES: ComputeWatches = new Map();
 
-export type ComputeFacts = {
+type ComputeFacts = {
   readonly totals: Totals;
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
   readonly highCapPercent: number;

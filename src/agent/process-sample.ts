@@ -34,7 +34,7 @@ export type ProcessedSample = AttributedSample & {
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
 };
 
-export type SampleProcessorOptions = {
+type SampleProcessorOptions = {
   readonly registry: Pick<Registry, 'list' | 'get' | 'readLedger' | 'isBehind'>;
   readonly shares: Pick<Shares, 'stateOf' | 'highCapPercent'>;
   readonly owners: OwnerTracker;
@@ -45,7 +45,7 @@ export type SampleProcessorOptions = {
   readonly nameOf: NameOf;
 };
 
-export type SampleProcessor = {
+type SampleProcessor = {
   process(sample: Sample): ProcessedSample;
   /** The newest state; undefined: there was no sample yet. */
   readonly state: () => NodeState | undefined;

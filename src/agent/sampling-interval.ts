@@ -4,13 +4,13 @@
 import type { Sample, SampledGpu } from './sampling/sample.ts';
 import type { NodeState } from './usage/node-usage.ts';
 
-export type IntervalSettings = {
+type IntervalSettings = {
   readonly intervalMs: number;
   readonly urgentIntervalMs: number;
   readonly silenceMs: number;
 };
 
-export type SamplingInterval = {
+type SamplingInterval = {
   /** Milliseconds to the next sample, after the one of which `state` was made. */
   after(state: NodeState): number;
   /** Something was asked for that the next samples will show: as if the node had not been quiet. */

@@ -29,7 +29,7 @@ import { serveSnapshots } from './snapshot/ipc/server.ts';
 import type { Connections, NameOf } from './snapshot/snapshot.ts';
 import { createLocalSource, type LocalSource } from './snapshot/source.ts';
 
-export type Agent = {
+type Agent = {
   /** Undefined: it listens on none. */
   readonly port: number | undefined;
   readonly socket: string;
@@ -55,13 +55,13 @@ export type AgentCluster = Cluster & {
   reportMissing(container: MissedContainer, message: string): void;
 };
 
-export type AgentInputs = {
+type AgentInputs = {
   readonly log: Logger;
   /** Absent: the agent serves processes of one machine. */
   readonly cluster?: AgentCluster | undefined;
 };
 
-export const VERSION = (
+const VERSION = (
   JSON.parse(readFileSync(join(import.meta.dirname, '../../package.json'), 'utf8')) as { version: string }
 ).version;
 const CHECK_AGE_MS = 1000;

@@ -3,7 +3,7 @@
 import * as v from 'valibot';
 
 /** `GPU-` and a UUID in lower case, as NVML writes it. */
-export const GPU_UUID = /^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+const GPU_UUID = /^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 export const gpuUuid = v.pipe(v.string(), v.regex(GPU_UUID, 'the UUID of a GPU'));
 
 export type PlaceableGpu = {

@@ -19,7 +19,7 @@ const size = v.pipe(
 const sizesByContainer = mapOf(containerName, size);
 
 /** Bytes on each GPU, by name of the container. */
-export type MemorySizes = ReadonlyMap<string, number>;
+type MemorySizes = ReadonlyMap<string, number>;
 
 export function parseMemorySizes(text: string): Result<MemorySizes> {
   return parseJson(sizesByContainer, text);

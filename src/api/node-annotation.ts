@@ -32,7 +32,6 @@ const nodeGpu = v.object({
   /** Granted by the agent beyond what pods' annotations say (unscheduled-demand.ts); absent: nothing. */
   others: v.exactOptional(v.object({ memoryBytes: count, coresPercent: count, tenants: count })),
 });
-export type NodeGpu = v.InferOutput<typeof nodeGpu>;
 
 const nodeGpus = v.object({
   /** Containers with a share that one GPU takes. */

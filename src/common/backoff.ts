@@ -8,7 +8,7 @@ export type Backoff = {
   reset(): void;
 };
 
-export type BackoffOptions = {
+type BackoffOptions = {
   readonly firstMs: number;
   readonly mostMs: number;
   /** From 0 to 1. */

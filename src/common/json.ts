@@ -3,7 +3,7 @@
 
 export type JsonObject = { readonly [key: string]: unknown };
 
-export const EMPTY: JsonObject = Object.freeze({});
+const EMPTY: JsonObject = Object.freeze({});
 
 export function isObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);

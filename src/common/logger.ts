@@ -10,9 +10,9 @@ export type LogFormat = (typeof LOG_FORMATS)[number];
 
 /** What a message is about, for filters. A pod is `namespace/name`; `code` is for what programs and tests match. */
 const KEYS = ['gpu', 'pod', 'container', 'grant', 'node', 'code'] as const;
-export type LogKeys = Readonly<Partial<Record<(typeof KEYS)[number], string>>>;
+type LogKeys = Readonly<Partial<Record<(typeof KEYS)[number], string>>>;
 
-export type WriteLog = (message: string, keys?: LogKeys) => void;
+type WriteLog = (message: string, keys?: LogKeys) => void;
 
 /** Functions that need no `this`, so one can be passed on alone. */
 export type Logger = Readonly<Record<LogLevel, WriteLog>> & {
@@ -24,7 +24,7 @@ export type RootLogger = Logger & {
   flush(): void;
 };
 
-export type LogClock = {
+type LogClock = {
   /** Milliseconds since 1970, for the timestamp. */
   dateMs(): number;
   /** Monotonic milliseconds. */
@@ -33,7 +33,7 @@ export type LogClock = {
   after(ms: number, run: () => void): void;
 };
 
-export type LoggerOptions = {
+type LoggerOptions = {
   readonly component: string;
   readonly level?: LogLevel;
   readonly format?: LogFormat;

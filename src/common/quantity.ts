@@ -59,7 +59,7 @@ export function floorUnits(quantity: Quantity, unit: bigint): bigint {
   return quantity.numerator < 0n && quantity.numerator % size !== 0n ? quotient - 1n : quotient;
 }
 
-export type WrongNumber = { readonly wrong: string; readonly right: string };
+type WrongNumber = { readonly wrong: string; readonly right: string };
 
 /** A whole number in `least..most` (both safe integers). The two texts of a failure go into a Problem. */
 export function parseWhole(value: unknown, least: number, most: number): Result<number, WrongNumber> {

@@ -1,12 +1,12 @@
 // A quota per key: so many at once, then one in a while. With the figures of the spam filter in client-go's
 // EventCorrelator (k8s.io/client-go/tools/record/events_cache.go), for what one container can cause without end.
 
-export type Quota = {
+type Quota = {
   /** Whether one more is within the key's quota, which then counts it. */
   take(key: string, nowMs: number): boolean;
 };
 
-export type QuotaLimits = { readonly burst: number; readonly everyMs: number; readonly mostKeys: number };
+type QuotaLimits = { readonly burst: number; readonly everyMs: number; readonly mostKeys: number };
 
 export const EVENT_QUOTA: QuotaLimits = { burst: 25, everyMs: 300_000, mostKeys: 4096 };
 

@@ -1,6 +1,6 @@
 // Runs work that several callers request: never twice at a time, and once more when it was requested while it ran.
 
-export type SingleFlight = {
+type SingleFlight = {
   ask(): void;
   /** Starts nothing more; resolves when the running work has ended. */
   close(): Promise<void>;

@@ -27,7 +27,7 @@ export type StateFormat<T extends object> = {
   readonly schema: v.GenericSchema<unknown, T>;
 };
 
-export type StateFile<T extends object> = {
+type StateFile<T extends object> = {
   /** The content at startup; undefined: there was no file, or it could not be read. */
   readonly found: T | undefined;
   /** Throws where the file cannot be written: it then has its former content. */
@@ -52,7 +52,7 @@ function readState<T extends object>(path: string, format: StateFormat<T>): Resu
   }
 }
 
-export type WriteOptions = {
+type WriteOptions = {
   readonly mode?: number;
   /** False: the content is worthless after a reboot, so that it need not be on the disk before it has its name. */
   readonly sync?: boolean;
@@ -78,7 +78,7 @@ export function prepareFile(path: string, text: string | Uint8Array, options: Wr
 export const replaceFile = (path: string, text: string | Uint8Array, options?: WriteOptions): void =>
   prepareFile(path, text, options)();
 
-export type StateFileOptions = Pick<WriteOptions, 'mode' | 'sync'> & {
+type StateFileOptions = Pick<WriteOptions, 'mode' | 'sync'> & {
   /** What follows where the file cannot be read, a clause. */
   readonly lost: string;
   readonly log: Pick<Logger, 'warn'>;

@@ -10,7 +10,7 @@ import type { Page, RenderOptions } from './render-worker.ts';
 /** Or: the node half does not answer, or rendering failed; or it takes too long. */
 export type Scraped = Page | 'nothing' | 'late';
 
-export type MetricsCache = {
+type MetricsCache = {
   scrape(format: Format): Promise<Scraped>;
   /** Pages rendered so far. */
   renderings(): number;

@@ -6,7 +6,7 @@ import type { Logger } from '../common/logger.ts';
 import type { Format } from './render.ts';
 import type { Page, RenderAnswer, RenderOptions, RenderRequest } from './render-worker.ts';
 
-export type RenderThread = {
+type RenderThread = {
   /** Undefined: it could not be rendered; the log has the reason. */
   render(format: Format, material: () => Promise<Material | Encoded>): Promise<Page | undefined>;
   close(): Promise<void>;

@@ -42,9 +42,9 @@ export const CONTENT_TYPES = {
 } as const;
 
 /** `problems`: the collectors that failed, and why. */
-export type Rendering = { readonly text: string; readonly problems: readonly string[] };
+type Rendering = { readonly text: string; readonly problems: readonly string[] };
 /** `own`: metrics of the node half's process, as process-metrics.ts writes them. */
-export type Renderer = (snapshot: Snapshot, format?: Format, own?: string) => Promise<Rendering>;
+type Renderer = (snapshot: Snapshot, format?: Format, own?: string) => Promise<Rendering>;
 
 /** Ten times what a node with eight full GPUs has. */
 const MAX_SERIES = 20_000;

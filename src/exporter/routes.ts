@@ -7,7 +7,7 @@ import type { Scraped } from './metrics-cache.ts';
 import { CONTENT_TYPES, type Format, renderDown } from './render.ts';
 import { STATUS_PAGE } from './status-page.ts';
 
-export type ExporterSource = Pick<Source, 'health' | 'status' | 'history'> & {
+type ExporterSource = Pick<Source, 'health' | 'status' | 'history'> & {
   readonly scrape: (format: Format) => Promise<Scraped>;
 };
 

@@ -5,7 +5,7 @@ import { nonEmpty, type SettingsOf, whole } from '../common/schema.ts';
 
 const COMPAT_WANTED = `names with commas, of ${COMPAT_CHOICES.join(', ')}; or nothing`;
 
-export const PageSettings = v.object({
+const PageSettings = v.object({
   /** PEM, both or none: HTTPS. Followed when they change. */
   certFile: v.optional(v.string('a file, or nothing'), ''),
   keyFile: v.optional(v.string('a file, or nothing'), ''),

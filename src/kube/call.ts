@@ -15,7 +15,7 @@ const PATCHES = {
   apply: 'application/apply-patch+yaml',
 } as const;
 
-export type Call = {
+type Call = {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH';
   /** E.g. `/api/v1/nodes`. */
   readonly path: string;
@@ -27,7 +27,7 @@ export type Call = {
 };
 
 /** An answer with another status than 2xx. */
-export class ApiError extends Error {
+class ApiError extends Error {
   readonly code: number;
   readonly body: string;
   readonly headers: Readonly<Record<string, unknown>>;

@@ -16,7 +16,7 @@ const asBuffer = ({ buffer, byteOffset, length }: Uint8Array): Buffer => Buffer.
 
 const parse = (parts: readonly Uint8Array[]): unknown => JSON.parse(Buffer.concat(parts).toString('utf8'));
 
-export type ItemReader = {
+type ItemReader = {
   push(piece: Uint8Array): void;
   /** The list without its items. Throws where the text ended too early. */
   end(): unknown;

@@ -8,7 +8,7 @@ import { ANSWER_MS, getStream, type Query } from './call.ts';
 import type { ApiConfig } from './config.ts';
 import { createItemReader, readJsonLines } from './json-stream.ts';
 
-export type WatchedObjects<T, Kept, Listed = Kept> = {
+type WatchedObjects<T, Kept, Listed = Kept> = {
   /** E.g. `/api/v1/pods`. */
   readonly path: string;
   /** Selectors. */

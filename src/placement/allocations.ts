@@ -26,7 +26,7 @@ export type Allocation = {
 };
 
 /** A node's GPUs, and how they are chosen. */
-export type AllocatableNode = NodeGpus & Pick<PlaceableNode, 'placement'>;
+type AllocatableNode = NodeGpus & Pick<PlaceableNode, 'placement'>;
 
 export type Allocations = {
   setNode(name: string, gpus: AllocatableNode): void;

@@ -16,7 +16,7 @@ export type Shape = {
 };
 
 /** GPUs of a model. */
-export type Supply = { readonly model: string; readonly gpus: number };
+type Supply = { readonly model: string; readonly gpus: number };
 
 export type FreeNode = {
   /** Of its GPUs, in lower case. */

@@ -13,9 +13,9 @@ export type Gang = {
 export type SizedGang = Required<Gang>;
 
 /** The group's size; also on pods whose group another label names. */
-export const MIN_AVAILABLE_LABEL = 'pod-group.scheduling.sigs.k8s.io/min-available';
+const MIN_AVAILABLE_LABEL = 'pod-group.scheduling.sigs.k8s.io/min-available';
 /** Labels that name a pod's group, the first that is there counts. */
-export const GROUP_LABELS = [
+const GROUP_LABELS = [
   'pod-group.scheduling.sigs.k8s.io/name',
   'leaderworkerset.sigs.k8s.io/group-key',
   'jobset.sigs.k8s.io/jobset-name',

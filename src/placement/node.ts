@@ -18,7 +18,7 @@ export type PlaceableNode = {
 };
 
 /** ACK's label of a node pool, with two of our values. */
-export const ACK_PLACEMENT_LABEL = 'ack.node.gpu.placement';
+const ACK_PLACEMENT_LABEL = 'ack.node.gpu.placement';
 
 /** What a Node's labels say; a value that is not known says nothing. */
 export function placementIn(labels: Readonly<Record<string, string>> = {}): Placement | undefined {

@@ -17,7 +17,7 @@ export type GrantedPod = {
   readonly state: 'waiting' | 'started' | 'terminating';
 };
 
-export type OvercommittedGpu = {
+type OvercommittedGpu = {
   readonly gpuUuid: string;
   /** One clause with GPU and numbers. */
   readonly text: string;

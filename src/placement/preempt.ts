@@ -146,11 +146,7 @@ export const without = (node: PlaceableNode, leaving: readonly Pick<Evictable, '
   );
 
 /** The node with these demands added to what is granted (1), or taken from it (-1). */
-export function withDemand(
-  node: PlaceableNode,
-  all: readonly ReadonlyMap<string, GpuDemand>[],
-  sign: 1 | -1,
-): PlaceableNode {
+function withDemand(node: PlaceableNode, all: readonly ReadonlyMap<string, GpuDemand>[], sign: 1 | -1): PlaceableNode {
   if (all.length === 0) return node;
   const gpus = node.gpus.map((gpu) => {
     let { grantedBytes, grantedCoresPercent, tenants } = gpu;

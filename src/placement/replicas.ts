@@ -39,7 +39,7 @@ export function replicaOf({ namespace, labels = {}, ownerReferences = [] }: Meta
   };
 }
 
-export type ReplicaCounts = { readonly owner: number; readonly labels: number };
+type ReplicaCounts = { readonly owner: number; readonly labels: number };
 
 /** How many of these pods are replicas of the pod by owner, and by labels. */
 export function countReplicas(pod: ReplicaOf | undefined, others: readonly ReplicaOf[] = []): ReplicaCounts {

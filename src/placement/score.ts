@@ -21,7 +21,7 @@ export type Preference = {
 };
 
 /** What it costs the node when these GPUs, by UUID, are left with so much free, in thousandths. */
-export type Loss = (left: ReadonlyMap<string, number>) => number;
+type Loss = (left: ReadonlyMap<string, number>) => number;
 
 export const BEST_SCORE = 10;
 /** More replicas on a GPU or node than this count as this many. */
@@ -80,7 +80,7 @@ export function costOnNode(
 }
 
 /** What a GPU has free, of memory or of compute, whichever is less, once this is granted, too. */
-export function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
+function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
   const { healthy, fault, unfenced, blocked, usableBytes, grantedBytes, grantedCoresPercent } = gpu;
   if (!healthy || (fault ?? unfenced ?? blocked) !== undefined || usableBytes === 0) return 0;
   const memory = (1000 * (usableBytes - grantedBytes - (demand?.memoryBytes ?? 0))) / usableBytes;

@@ -7,7 +7,7 @@ export type Kind = 'memory' | 'compute';
 export const KINDS: readonly Kind[] = ['memory', 'compute'];
 export const AMOUNTS = ['granted', 'used', 'wasted'] as const satisfies readonly (keyof Amounts)[];
 
-export type Share = { readonly namespace: string } & Readonly<Record<Kind, Amounts>>;
+type Share = { readonly namespace: string } & Readonly<Record<Kind, Amounts>>;
 
 export type Showback = {
   readonly shares: readonly Share[];
@@ -17,7 +17,7 @@ export type Showback = {
 };
 
 /** Hours by namespace. */
-export type Hours = ReadonlyMap<string, number>;
+type Hours = ReadonlyMap<string, number>;
 
 /** The most expensive first: by what was granted of memory, for that is what keeps others out. */
 export function showbackOf(hours: (kind: Kind, amount: keyof Amounts) => Hours, gpuHours: number): Showback {

@@ -33,7 +33,7 @@ export type ShareWatch = {
  * pauses while its gate is closed passes every test; from the second suspicion on the gate stays closed until its use
  * since the first one is down to its share.
  */
-export type ShareAccount = {
+type ShareAccount = {
   readonly fromMs: number;
   readonly usedSeconds: number;
   readonly suspicions: number;
@@ -41,7 +41,7 @@ export type ShareAccount = {
 };
 
 /** Use of a GPU over some seconds. */
-export type ShareUse = {
+type ShareUse = {
   readonly gpuUuid: string;
   readonly limitRatio: number;
   readonly usedRatio: number;

@@ -67,9 +67,9 @@ export type EnforcementFacts = {
 /** Why a stop that is due is refused. `eviction`: the API server refused one. */
 export const REFUSAL_REASONS = ['stale', 'inconsistent', 'rate-limited', 'eviction'] as const;
 export type RefusalReason = (typeof REFUSAL_REASONS)[number];
-export type Refusal = { readonly reason: RefusalReason; readonly detail: string };
+type Refusal = { readonly reason: RefusalReason; readonly detail: string };
 
-export type EnforcementAction =
+type EnforcementAction =
   | Exclude<Action, { readonly kind: 'open-gate' | 'released' | 'stuck' }>
   | {
       readonly kind: 'open-gate' | 'released' | 'stuck';

@@ -40,7 +40,7 @@ export function parseXidList(text: string): Result<readonly number[]> {
 
 /** Counters that only grow and start at 0 when the driver initializes the GPU; absent: not reported. */
 const COUNTS = ['energyMillijoules', 'eccCorrectedVolatile', 'eccUncorrectedVolatile'] as const;
-export type ResetCounts = { readonly [name in (typeof COUNTS)[number]]?: number };
+type ResetCounts = { readonly [name in (typeof COUNTS)[number]]?: number };
 
 export type GpuFault = {
   readonly gpuUuid: string;
@@ -56,14 +56,14 @@ export type GpuFault = {
   readonly counts: ResetCounts;
 };
 
-export type ReportedGpu = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
+type ReportedGpu = ResetCounts & { readonly uuid: string; readonly healthy: boolean };
 export type DriverReport = {
   readonly bootId: string;
   readonly driverVersion: string;
   readonly gpus: readonly ReportedGpu[];
   readonly raised: readonly { readonly gpuUuid: string; readonly xid: number; readonly atMs: number }[];
 };
-export type EndedFault = { readonly fault: GpuFault; readonly why: string };
+type EndedFault = { readonly fault: GpuFault; readonly why: string };
 
 /** Faults after this report; a GPU that is not in it keeps its fault. `xids`: those that count. */
 export function updateFaults(

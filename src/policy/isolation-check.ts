@@ -25,7 +25,7 @@ export type CanaryFacts =
 export type CanaryRun = CanaryFacts | { readonly broken: string };
 
 /** `untried`: the check failed for another reason than the mechanism. */
-export type CanaryResult = 'holds' | 'fails' | 'untried';
+type CanaryResult = 'holds' | 'fails' | 'untried';
 /** `breaks`: under this mechanism programs also fail within their grants. */
 export type CanaryVerdict = { readonly result: CanaryResult; readonly why: string; readonly breaks?: true };
 
@@ -98,7 +98,7 @@ export type FenceState = {
   readonly message: string;
 };
 
-export type GpuVerdict = GpuFences & { readonly gpuUuid: string };
+type GpuVerdict = GpuFences & { readonly gpuUuid: string };
 
 /** Undefined: not all GPUs are checked yet, and no check has failed. */
 export function fenceState(gpus: readonly GpuVerdict[]): FenceState | undefined {

@@ -35,7 +35,7 @@ export const DEFAULT_LADDER: LadderPolicy = {
 const APART_MS = 10_000;
 
 /** `reported`: a stop was due in report mode. */
-export type Rung = 'calm' | 'warned' | 'reported' | 'gated' | 'terminating' | 'killed';
+type Rung = 'calm' | 'warned' | 'reported' | 'gated' | 'terminating' | 'killed';
 
 export type LadderState = {
   readonly rung: Rung;
@@ -74,7 +74,7 @@ const NONE: Action = { kind: 'none' };
 
 /** One fresh sample. `holdsMemory`: the container holds memory on any GPU; after a stop this separates released from
  * stuck. */
-export type LadderSample = { readonly verdict: Verdict; readonly holdsMemory: boolean; readonly nowMs: number };
+type LadderSample = { readonly verdict: Verdict; readonly holdsMemory: boolean; readonly nowMs: number };
 
 export function step(
   state: LadderState,

@@ -27,7 +27,6 @@ export type GpuUse = {
   readonly bypassBytes: number;
 };
 
-export type Severity = 'within' | 'soft' | 'hard';
 export type MemoryReason = 'bypass' | 'far-over-limit' | 'no-room' | 'over-limit';
 export type MemoryVerdict =
   | { readonly severity: 'within' }

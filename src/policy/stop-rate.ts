@@ -12,7 +12,7 @@ export const recentStops = (stops: readonly Stop[], nowMs: number): readonly Sto
   stops.filter(({ atMs }) => nowMs - atMs < WINDOW_MS);
 
 /** An action and what came of it, as the audit log has them. */
-export type Attempt = {
+type Attempt = {
   readonly action: string;
   readonly result: string;
   readonly grantId: string;
@@ -53,7 +53,7 @@ export function rateRefusal(
     : undefined;
 }
 
-export type StopPriority = {
+type StopPriority = {
   /** Stops of this container in the last minute. */
   readonly stops: number;
   /** Since when a stop is due that the rate did not allow. */

@@ -21,7 +21,7 @@ import { type PodContext, readContainer } from './read-container.ts';
 import type { Rules } from './rules/namespace-rules.ts';
 
 /** `containers`: all containers of the pod. */
-export type PodReading =
+type PodReading =
   /** No container asks for a share. */
   | { readonly kind: 'none'; readonly containers: readonly PodContainer[] }
   | {

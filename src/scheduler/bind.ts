@@ -28,9 +28,7 @@ import type { PodGroups } from './groups/pod-groups.ts';
 import type { Leadership } from './leadership/leader-election.ts';
 
 /** `refused`: the pod does not fit, or this replica must not bind it. `failed`: the API server did not take it. */
-export type BindResult =
-  | { readonly outcome: 'bound' }
-  | { readonly outcome: 'refused' | 'failed'; readonly because: string };
+type BindResult = { readonly outcome: 'bound' } | { readonly outcome: 'refused' | 'failed'; readonly because: string };
 
 export type Binder = {
   bind(request: BindingRequest): Promise<BindResult>;
@@ -53,7 +51,7 @@ const TIMES: BinderTimes = { answerMs: 5000, landsMs: 75_000, shownMs: 30_000 };
 /** By then kube-scheduler has given up, and the pod may go to another node. */
 const DECIDE_MS = 8000;
 
-export type BinderParts = {
+type BinderParts = {
   readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly inFlight: InFlightBindings;

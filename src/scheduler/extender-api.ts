@@ -9,7 +9,7 @@ import { MOST_REPLICAS } from './decisions/fits.ts';
 import { aspectsOf } from './decisions/pod-aspects.ts';
 import type { PreemptingPod, Victims } from './evictions/preemption.ts';
 
-export type NodesAsked = {
+type NodesAsked = {
   readonly podUid: string;
   readonly preempting: PreemptingPod;
   readonly aspects: PodAspects;
@@ -45,7 +45,7 @@ function readPreemptingPod(podUid: string, pod: unknown): PreemptingPod {
   return { podUid, priority: typeof priority === 'number' ? priority : 0, mayPreempt };
 }
 
-export type PreemptionAsked = {
+type PreemptionAsked = {
   readonly pod: PreemptingPod;
   readonly request: string | undefined;
   /** What kube-scheduler would evict on each node that it considers. */
@@ -99,7 +99,7 @@ export function filterResult({ feasible, failed, unresolvable }: Filtered, { nam
   return { Nodes: { items: objects.filter((_, index) => fits.has(names[index] ?? '')) }, ...reasons };
 }
 
-export type FitsAsked = {
+type FitsAsked = {
   readonly request: string | undefined;
   readonly aspects: PodAspects;
   readonly replicas: number;

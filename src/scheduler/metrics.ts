@@ -7,11 +7,11 @@ import { RESIZE_OUTCOMES, type ResizeOutcome } from './resizer.ts';
 export type Verb = 'filter' | 'prioritize' | 'preempt' | 'bind' | 'fits';
 /** `refused`: no node, or not this one. `failed`: the API server, or a fault of ours. `malformed`: not the protocol. */
 export type Outcome = 'ok' | 'refused' | 'failed' | 'malformed';
-export type WatchKind = 'nodes' | 'pods' | 'budgets' | 'lease';
+type WatchKind = 'nodes' | 'pods' | 'budgets' | 'lease';
 
 export type SchedulerMetrics = ReturnType<typeof createMetrics>;
 
-export type SchedulerState = {
+type SchedulerState = {
   /** Undefined: this replica does not lead. */
   readonly epoch: () => number | undefined;
   readonly nodes: () => number;

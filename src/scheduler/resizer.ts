@@ -18,7 +18,7 @@ import { demandOf } from '../placement/demand.ts';
 import type { ResizeRequest } from './allocations/bound-pod.ts';
 import type { Leadership } from './leadership/leader-election.ts';
 
-export type ResizerParts = {
+type ResizerParts = {
   readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly leadership: Leadership;
@@ -34,7 +34,7 @@ export const RESIZE_OUTCOMES = ['granted', 'refused', 'failed'] as const;
 /** `refused` counts once for each text of the annotation. */
 export type ResizeOutcome = (typeof RESIZE_OUTCOMES)[number];
 
-export type Resizer = { start(): void; close(): Promise<void> };
+type Resizer = { start(): void; close(): Promise<void> };
 
 const ROUND_MS = 500;
 /** In one round, so that a round ends while the API server answers slowly. */

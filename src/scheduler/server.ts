@@ -23,7 +23,7 @@ import type { Gangs } from './groups/gangs.ts';
 import type { PodGroups } from './groups/pod-groups.ts';
 import type { Outcome, SchedulerMetrics, Verb } from './metrics.ts';
 
-export type ExtenderParts = {
+type ExtenderParts = {
   readonly decider: Decider;
   /** What would fit, by the allocations as they are. */
   readonly countFits: (wanted: WantedPods) => Fit | undefined;

@@ -48,7 +48,7 @@ export type SchedulerOptions = {
   readonly logger: Logger;
 };
 
-export type Scheduler = {
+type Scheduler = {
   readonly port: number;
   readonly healthPort: number | undefined;
   close(): Promise<void>;

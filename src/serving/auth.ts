@@ -11,9 +11,7 @@ export type AccessRules = {
   readonly reviews?: TokenReviewCache | undefined;
 };
 
-export type Verdict =
-  | { readonly may: true }
-  | { readonly may: false; readonly status: 401 | 403 | 503; readonly why: string };
+type Verdict = { readonly may: true } | { readonly may: false; readonly status: 401 | 403 | 503; readonly why: string };
 
 const UNAUTHENTICATED = { may: false, status: 401, why: 'want a valid bearer token' } as const;
 

@@ -25,7 +25,7 @@ export type CertificateSource = (
 
 export type ServerLogger = Pick<Logger, 'info' | 'warn'>;
 
-export type TlsOptions = {
+type TlsOptions = {
   readonly source: CertificateSource;
   readonly minVersion: 'TLSv1.2' | 'TLSv1.3';
   readonly logger: ServerLogger;
@@ -35,14 +35,14 @@ export type TlsOptions = {
 };
 
 /** Replaces a file at the path `socket`. */
-export type UnixSocket = {
+type UnixSocket = {
   readonly socket: string;
   readonly mode: number;
   /** Its owner and group; absent or 0: those of this process. */
   readonly user?: number;
 };
 
-export type ServerOptions = {
+type ServerOptions = {
   /** No host: all addresses. Port 0 takes a free one. */
   readonly listen: { readonly host?: string | undefined; readonly port: number } | UnixSocket;
   readonly tls?: TlsOptions | undefined;
@@ -151,7 +151,7 @@ async function closeConnections(server: Server, graceMs: number): Promise<void> 
   clearTimeout(timer);
 }
 
-export type HealthSource = {
+type HealthSource = {
   /** What keeps it from being ready; undefined: it is ready. */
   readonly notReadyReason: () => string | undefined;
   readonly metrics: { readonly contentType: string; readonly render: () => Promise<string> };

@@ -9,7 +9,7 @@ import { heldBy } from '../grants/sums.ts';
 import { isShareable, type SampledGpu, usableBytes } from '../sampling/sample.ts';
 import type { NodeState } from '../usage/node-usage.ts';
 
-export type Offer = {
+type Offer = {
   /** The sample is too old to advertise any GPU as healthy. */
   readonly isStale: boolean;
   readonly mostTenantsPerGpu: number;

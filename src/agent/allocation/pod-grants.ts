@@ -25,7 +25,7 @@ export type PodVolume = {
   readonly object: unknown;
 };
 
-export type PublishContext = {
+type PublishContext = {
   readonly state: NodeState;
   readonly registry: Registry;
   /** Why nothing may be granted on these GPUs now. */

@@ -12,14 +12,14 @@ import type { LiveGrant } from '../grants/live-grant.ts';
 import type { Refusal } from '../grants/refusal.ts';
 import type { Registry } from '../grants/registry.ts';
 
-export type PodMemory = {
+type PodMemory = {
   /** Called with the present annotations of a pod of this node. */
   onPod(podUid: string, annotations: unknown): void;
   /** Tries refused changes again, because other grants may have ended. */
   retryRefused(): void;
 };
 
-export type PodMemoryOptions = {
+type PodMemoryOptions = {
   readonly registry: Pick<Registry, 'list'>;
   /** Changes a grant's memory on each of its GPUs. */
   readonly resize: (grantId: string, bytesPerGpu: number) => Result<LiveGrant, Refusal>;

@@ -24,7 +24,7 @@ export type NodeGpu = {
   readonly granted: GpuDemand;
 };
 
-export type Verification =
+type Verification =
   | { readonly ok: true; readonly grant: PodGrant }
   /** `later`: the same pod may be accepted later. */
   | { readonly ok: false; readonly why: string; readonly later: boolean };

@@ -41,7 +41,7 @@ export const NO_PODS: PodContainers = {
 /** Processes that earlier samples attributed to a grant, by PID. */
 export type KnownOwners = ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;
 
-export type AttributionFacts = {
+type AttributionFacts = {
   readonly roots: readonly GrantRoot[];
   readonly grantIds: ReadonlySet<string>;
   readonly known: KnownOwners;

@@ -8,7 +8,7 @@ import { containerGroup, knownOwnerOf, ownerOf, unifiedMount } from '../os/cgrou
 import type { SampledProcess } from '../sampling/sample.ts';
 import type { ContainerIndex } from './container-index.ts';
 
-export type CgroupFinder = {
+type CgroupFinder = {
   /** Folders by grant; absent: unknown, or the grant has no cgroup. */
   findAll(
     grants: readonly Grant[],
@@ -16,7 +16,7 @@ export type CgroupFinder = {
   ): ReadonlyMap<string, string>;
 };
 
-export type CgroupFinderOptions = {
+type CgroupFinderOptions = {
   readonly native: Pick<Native, 'readProcess'>;
   readonly containers: Pick<ContainerIndex, 'newest' | 'nameOf'>;
   /** Monotonic, in milliseconds. */

@@ -20,7 +20,7 @@ export type ContainerIndex = {
    * its GPUs. */
   newest(podUid: string, container: string): NewestContainer | undefined;
 };
-export type NewestContainer = { readonly id: string; readonly terminationLog?: string; readonly missed?: true };
+type NewestContainer = { readonly id: string; readonly terminationLog?: string; readonly missed?: true };
 
 /** `clusterName`: names from the watch of pods, which lags a little. */
 export function createContainerIndex(clusterName: (containerId: string) => ContainerName | undefined): ContainerIndex {

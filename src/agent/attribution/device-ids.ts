@@ -82,7 +82,7 @@ export function pluginDevice(id: string, gpus: readonly NodeGpu[]): NamedDevice 
   return nameless && { mode: nameless[1], gpuUuid: undefined };
 }
 
-export type ClaimedDevice = {
+type ClaimedDevice = {
   readonly driver: string;
   readonly pool: string;
   readonly device: string;

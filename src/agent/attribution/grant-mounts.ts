@@ -20,7 +20,7 @@ export type GrantMounts = {
   held(ids: readonly string[]): ReadonlySet<string>;
 };
 
-export type GrantMountsOptions = {
+type GrantMountsOptions = {
   readonly registry: Pick<Registry, 'list'>;
   readonly native: Pick<Native, 'readProcess' | 'isRunning'>;
   /** The text of /proc/PID/mountinfo. */

@@ -15,7 +15,7 @@ import {
 import type { GrantMounts } from './grant-mounts.ts';
 import { type AttributedProcesses, groupByOwner, NO_PROCESSES } from './processes-by-owner.ts';
 
-export type OwnerTrackerOptions = {
+type OwnerTrackerOptions = {
   readonly registry: Pick<Registry, 'list' | 'get'>;
   readonly pods: PodContainers;
   readonly mounts?: Pick<GrantMounts, 'grantOf'>;

@@ -17,7 +17,7 @@ const MOST_OF_TIME = 1 / 20;
 /** Instead of a PID that could not be read: such a process matches any PID of its namespace and start time. */
 const ANY = 'any';
 
-export type InsideClock = {
+type InsideClock = {
   /** Since boot. */
   readonly ticks: () => number;
   readonly nowMs: () => number;

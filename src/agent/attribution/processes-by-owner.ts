@@ -3,10 +3,10 @@
 import type { SampledProcess } from '../sampling/sample.ts';
 import type { Owner } from './attribute.ts';
 
-export type OwnerOf = (process: SampledProcess) => Owner;
+type OwnerOf = (process: SampledProcess) => Owner;
 
 /** A process that belongs to no grant. */
-export type ProcessWithoutGrant = {
+type ProcessWithoutGrant = {
   readonly process: SampledProcess;
   readonly owner: Exclude<Owner, { kind: 'grant' }>;
 };

@@ -26,7 +26,7 @@ export type Arbiter = {
   close(): Promise<void>;
 };
 
-export type ArbiterOptions = {
+type ArbiterOptions = {
   readonly log: Pick<Logger, 'warn'>;
 };
 

@@ -13,7 +13,7 @@ export type PolicyChoices = {
   readonly configuredOfGpus: Readonly<Record<string, ComputePolicy>>;
   readonly setOfGpus: Readonly<Record<string, ComputePolicy>>;
 };
-export type PolicySource = 'configuration' | 'label' | 'set';
+type PolicySource = 'configuration' | 'label' | 'set';
 export type GpuPolicy = { readonly policy: ComputePolicy; readonly source: PolicySource };
 
 export function policyOfGpu(choices: PolicyChoices, gpuUuid: string): GpuPolicy {

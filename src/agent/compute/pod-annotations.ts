@@ -46,7 +46,7 @@ export const computeChoice = (
   };
 };
 
-export type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
+type Override = Pick<Grant, 'id' | 'gpus' | 'compute' | 'computeOverride'>;
 
 /**
  * The pod's grants that its override annotation changes. The annotation applies as a whole or not at all: an error if it

@@ -18,7 +18,7 @@ const NOTHING_SET: NodeCompute = { gpus: {} };
 
 export const COMPUTE_FORMAT: StateFormat<NodeCompute> = { version: 1, schema: nodeCompute };
 
-export type ComputeStore = {
+type ComputeStore = {
   get(): NodeCompute;
   /** Throws if the file cannot be written; the stored policies then stay as they were. */
   put(compute: NodeCompute): void;

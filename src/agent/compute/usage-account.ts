@@ -36,7 +36,7 @@ export type UseCounts = Pick<ComputeUse, (typeof USE_COUNTS)[number]>;
 type Counts = { readonly [K in (typeof COUNTS)[number]]: number };
 const COUNTS = ['chargedNs', 'contendedNs', 'throttledNs', 'relieved', 'overruns', 'faults'] as const;
 
-export type ReportedPage = {
+type ReportedPage = {
   readonly id: string;
   /** Number of the arbiter's opening of this page, since which it counts. */
   readonly join: number;
@@ -80,7 +80,7 @@ export type Account = {
 };
 export const NO_ACCOUNT: Account = { pages: new Map(), uses: new Map() };
 export const useKey = (grantId: string, gpu: number): string => `${grantId} ${gpu}`;
-export function parseUseKey(key: string): { readonly grantId: string; readonly gpu: number } {
+function parseUseKey(key: string): { readonly grantId: string; readonly gpu: number } {
   const [grantId = '', gpu] = key.split(' ');
   return { grantId, gpu: Number(gpu) };
 }

@@ -13,7 +13,7 @@ const OBJECTS = { 'libcuda.so': 'libcotenant.so', 'libnvidia-ml.so': 'libcotenan
 const COMPAT_HOOK = 'enable-cuda-compat';
 
 /** A library of the driver, and what is mounted instead of it. */
-export type DriverLibrary = {
+type DriverLibrary = {
   readonly hostPath: string;
   readonly containerPath: string;
   /** Of the interposer, in the build. */
@@ -24,7 +24,7 @@ export type DriverLibrary = {
   readonly made: string;
 };
 
-export type SliceDevice = { readonly name: string; readonly gpuUuids: readonly string[]; readonly folder: string };
+type SliceDevice = { readonly name: string; readonly gpuUuids: readonly string[]; readonly folder: string };
 
 type Mount = NonNullable<Edits['mounts']>[number];
 const READ_ONLY = ['ro', 'nosuid', 'nodev', 'rbind', 'rprivate'];

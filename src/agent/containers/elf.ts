@@ -8,13 +8,13 @@ export const DT_VERSYM = 0x6ffffff0;
 export const SYMBOL_BYTES = 24;
 const RELOCATION_BYTES = 24;
 
-export type Segment = {
+type Segment = {
   readonly type: number;
   readonly offset: number;
   readonly address: number;
   readonly size: number;
 };
-export type Section = {
+type Section = {
   readonly at: number;
   readonly type: number;
   readonly link: number;
@@ -95,7 +95,7 @@ export function offsetOf(elf: Elf, address: number): number {
 const tableAt = (elf: Elf, tag: number, name: string): number =>
   offsetOf(elf, (elf.dynamic.get(tag) ?? fail(`no ${name}`)).value);
 
-export function textAt(elf: Elf, nameOffset: number): string {
+function textAt(elf: Elf, nameOffset: number): string {
   const start = tableAt(elf, DT.strtab, 'string table') + nameOffset;
   const end = elf.bytes.indexOf(0, start);
   return end < 0 ? fail(`a name without an end at ${start}`) : elf.bytes.toString('latin1', start, end);

@@ -23,7 +23,7 @@ import {
   SYMBOL_BYTES,
 } from './elf.ts';
 
-export type MountedObject = {
+type MountedObject = {
   readonly bytes: Buffer;
   /** Names of ours that the host's library lacks. */
   readonly hidden: readonly string[];

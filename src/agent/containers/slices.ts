@@ -34,7 +34,7 @@ export type SliceState = {
 };
 
 /** A grant for one container, with its CDI device. */
-export type StartedContainer = { readonly live: LiveGrant; readonly device: string; readonly spec: CdiSpec };
+type StartedContainer = { readonly live: LiveGrant; readonly device: string; readonly spec: CdiSpec };
 
 export type Slices = {
   list(): readonly SliceState[];
@@ -51,7 +51,7 @@ export type Slices = {
   after(): void;
 };
 
-export type SlicesOptions = {
+type SlicesOptions = {
   readonly settings: SliceSettings;
   readonly registry: Pick<Registry, 'list' | 'get' | 'subscribe'>;
   readonly mounts: Pick<GrantMounts, 'held'>;

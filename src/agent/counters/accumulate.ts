@@ -66,7 +66,7 @@ type NameOf = (
 
 /** What the arbiter has counted of a grant on one of its GPUs, by position in the grant; undefined: it does not limit
  * it. */
-export type UseOf = (grantId: string, place: number) => UseCounts | undefined;
+type UseOf = (grantId: string, place: number) => UseCounts | undefined;
 
 type ProcessOwner = {
   readonly kind: string;

@@ -3,7 +3,7 @@
 import type { SampledGpu } from '../sampling/sample.ts';
 import { createResetSafeCounters } from './reset-safe-counter.ts';
 
-export type InvalidPidCount = {
+type InvalidPidCount = {
   /** Call with each sample; the sum so far. Undefined: there was no GPU yet. */
   update(sample: {
     readonly round: number;

@@ -3,7 +3,7 @@
 
 import { isSamplerRestart, type Sample } from '../sampling/sample.ts';
 
-export type ResetSafeCounters = {
+type ResetSafeCounters = {
   /** The sum of a key, given what the sampler has counted now. Less than before: the sampler started counting again. */
   add(key: string, counted: number): number;
   /** Call with the round of each sample, before `add`: a new sampler may have counted as far as the one before it. */
@@ -29,7 +29,7 @@ export function createResetSafeCounters(): ResetSafeCounters {
   };
 }
 
-export type SamplerTotals = {
+type SamplerTotals = {
   /** Call with each sample: the same sample with sums over all samplers in place of the newest sampler's counts. */
   apply(sample: Sample): Sample;
 };

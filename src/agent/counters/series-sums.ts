@@ -5,7 +5,7 @@ import { USE_COUNTS, type UseCounts } from '../compute/usage-account.ts';
 import type { ForeignTotals } from './totals.ts';
 
 /** Of one container on a GPU. */
-export type Counts = Omit<ForeignTotals, 'containerId' | 'podUid'> & {
+type Counts = Omit<ForeignTotals, 'containerId' | 'podUid'> & {
   readonly [K in keyof UseCounts]?: number | undefined;
 } & {
   /** `none`: it has no grant. */

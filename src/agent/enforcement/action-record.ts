@@ -19,7 +19,7 @@ export type ActionName =
   | 'evict';
 
 /** Result of an action. `none-left`: all processes had ended before. `asked`: the API server has not answered yet. */
-export const OUTCOMES = ['done', 'sent', 'none-left', 'refused', 'interrupted', 'stuck', 'asked', 'begun'] as const;
+const OUTCOMES = ['done', 'sent', 'none-left', 'refused', 'interrupted', 'stuck', 'asked', 'begun'] as const;
 export type Outcome = (typeof OUTCOMES)[number];
 
 export type ActionRecord = {

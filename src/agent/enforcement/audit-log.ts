@@ -71,7 +71,7 @@ const STOPPING_FORMAT: StateFormat<ActionRecord> = {
 };
 
 /** Appends text to a file; where it throws, a part may be written. */
-export type Append = (path: string, text: string) => void;
+type Append = (path: string, text: string) => void;
 const append: Append = (path, text) => appendFileSync(path, text, { mode: 0o640 });
 
 /** Reads the records from before a restart, so that no process is signaled twice. */

@@ -27,7 +27,7 @@ import { createStopper, type StopPods } from './stop.ts';
 
 export const ENFORCER_LIMITS = { staleMs: 3000, mostStopsPerMinute: 6 };
 
-export type Enforcer = {
+type Enforcer = {
   /** Acts on one state of the node; returns what was done. */
   act(node: NodeState): readonly ActionRecord[];
 };
@@ -40,7 +40,7 @@ export type Clocks = {
   readonly steady: () => number;
 };
 
-export type EnforcerOptions = {
+type EnforcerOptions = {
   readonly registry: Pick<Registry, 'get' | 'touch'>;
   readonly native: Native;
   readonly audit: Audit;

@@ -7,9 +7,9 @@ import type { ActionRecord, Outcome } from './action-record.ts';
 import type { Clocks } from './enforcer.ts';
 import { CLOCK_SKEW_MS } from './resume.ts';
 
-export type Evictions = { see(records: readonly ActionRecord[]): void };
+type Evictions = { see(records: readonly ActionRecord[]): void };
 
-export type EvictionsOptions = {
+type EvictionsOptions = {
   readonly policy: EvictionPolicy;
   readonly evict: EvictCall;
   readonly clocks: Clocks;

@@ -13,7 +13,7 @@ import { keyOf } from './targets.ts';
 /** How long the memory of a stopped container is waited for, before another one is stopped because the GPU is full. */
 const RELEASE_MS = 5000;
 
-export type Moment = {
+type Moment = {
   readonly node: NodeState;
   /** The states of all grants of the node. */
   readonly states: ReadonlyMap<string, EnforcementState>;

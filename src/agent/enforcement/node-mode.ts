@@ -10,7 +10,7 @@ import { oneOf } from '../../common/schema.ts';
 import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { parseMode } from '../../policy/mode.ts';
 
-export type NodeMode = {
+type NodeMode = {
   mode(): Mode;
   /** Called with the Node's present labels. */
   label(labels: Readonly<Record<string, string>>): void;
@@ -18,7 +18,7 @@ export type NodeMode = {
 
 const labeled = v.object({ mode: v.exactOptional(oneOf(MODES)) });
 
-export const NODE_MODE_FORMAT: StateFormat<v.InferOutput<typeof labeled>> = { version: 1, schema: labeled };
+const NODE_MODE_FORMAT: StateFormat<v.InferOutput<typeof labeled>> = { version: 1, schema: labeled };
 
 /** `hears`: the agent watches its Node; without the watch a stored label would be outdated. */
 export function openNodeMode(

@@ -21,7 +21,7 @@ export function requestedMode(annotations: unknown): RequestedMode | undefined {
   });
 }
 
-export type PodModes = {
+type PodModes = {
   /** Called with the present annotations of a pod of this node. */
   onPod(podUid: string, annotations: unknown): void;
 };

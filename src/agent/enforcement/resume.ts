@@ -11,9 +11,9 @@ import { keyOf } from './targets.ts';
 export const CLOCK_SKEW_MS = 5000;
 
 /** The time of day and a clock that is never set, in milliseconds, of one moment. */
-export type Now = { readonly dateMs: number; readonly steadyMs: number };
+type Now = { readonly dateMs: number; readonly steadyMs: number };
 
-export type Restored = {
+type Restored = {
   readonly states: ReadonlyMap<string, EnforcementState>;
   readonly stops: readonly Stop[];
 };

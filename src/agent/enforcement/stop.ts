@@ -25,19 +25,14 @@ export type StopPods = {
   readonly beforeStop: (grant: Grant, message: string) => void;
 };
 
-export type StopResult = {
+type StopResult = {
   readonly outcome: Outcome;
   readonly hit: readonly Signaled[];
   /** Keys of all processes that are expected to end. */
   readonly signaled: ReadonlySet<string>;
 };
 
-export type Stopper = (
-  container: ContainerState,
-  kind: 'terminate' | 'kill',
-  verdict: Verdict,
-  atMs: number,
-) => StopResult;
+type Stopper = (container: ContainerState, kind: 'terminate' | 'kill', verdict: Verdict, atMs: number) => StopResult;
 
 export function createStopper({
   native,

@@ -7,7 +7,7 @@ import type { Grant } from './grant.ts';
 
 type Renewable = GrantFiles & { readonly grant: Grant; readonly folder: string };
 
-export type Renewal = {
+type Renewal = {
   /** Changes the first grant with another engine, which was not tried recently, to the wanted engine. */
   next(entries: readonly Renewable[]): void;
   isBehind(entry: GrantFiles): boolean;

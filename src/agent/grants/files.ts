@@ -9,7 +9,7 @@ import { copyLibrary, engineName, enginesIn } from './engine-files.ts';
 import { type Grant, isOfPod } from './grant.ts';
 
 /** A limits page to write. A pod's page is opened for each write: its file system is read-only at all other times. */
-export type PageFile = {
+type PageFile = {
   write<T>(use: (fd: number) => T): T;
   close(): void;
 };
@@ -53,7 +53,7 @@ export function makeFile(path: string, mode: number): number {
 }
 
 /** An ordinary file, opened for reading and writing; throws where it is something else. */
-export function openFile(path: string): number {
+function openFile(path: string): number {
   const fd = openSync(path, constants.O_RDWR | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   if (fstatSync(fd).isFile()) return fd;
   closeSync(fd);

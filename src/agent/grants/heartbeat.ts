@@ -2,7 +2,7 @@
 
 /** What a page was last written with, and by which reading of its ledger (CLOCK_BOOTTIME; undefined: before any). */
 export type Beat = { readonly readNs: number | undefined; readonly gateClosed: boolean; readonly leased: boolean };
-export type Page = {
+type Page = {
   readonly reading: { readonly readNs: number } | undefined;
   readonly gateClosed: boolean;
   readonly leased: boolean;

@@ -25,7 +25,7 @@ export const pageContent = (
   })),
 });
 
-export type PageWriter = {
+type PageWriter = {
   /** Heartbeat, gate and lease, where they changed or a heartbeat is due. */
   touch(entry: LiveGrant): void;
   /** What the driver's figures say of the ledger's rows, and a heartbeat. */

@@ -64,7 +64,7 @@ export type Registry = {
   close(): void;
 };
 
-export type RegistryOptions = {
+type RegistryOptions = {
   readonly stateFolder: string;
   readonly native: Native;
   /** Absent: this agent serves no pods. */

@@ -1,7 +1,7 @@
 // What failed for single grants and is tried again later.
 import type { Logger } from '../../common/logger.ts';
 
-export type Retries = {
+type Retries = {
   readonly ids: () => IterableIterator<string>;
   readonly size: () => number;
   has(id: string): boolean;

@@ -20,7 +20,7 @@ const TIMEOUT_MS = 60_000;
 /** After a failed calibration: each takes a context on the GPU, beside the containers. */
 const RETRY_MS = { firstMs: 1000, mostMs: 300_000 };
 
-export type ProfilesOptions = {
+type ProfilesOptions = {
   readonly stateFolder: string;
   readonly libraries: { readonly cuda: string; readonly nvml: string };
   readonly tools: Pick<HelperRunner, 'run' | 'isDriverReleased'>;

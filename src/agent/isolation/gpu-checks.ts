@@ -25,7 +25,7 @@ import { canaryProgram } from './canary/program.ts';
 import type { LimitRecords } from './driver-limits/records.ts';
 import type { IsolationSettings } from './settings.ts';
 
-export type GpuChecksOptions = {
+type GpuChecksOptions = {
   readonly configuration: IsolationSettings;
   readonly native: Native;
   readonly tools: HelperRunner;
@@ -42,7 +42,7 @@ export type GpuChecksOptions = {
   readonly clock: () => number;
 };
 
-export type GpuChecks = {
+type GpuChecks = {
   /** With each sample, before the other functions: the version of the loaded driver. */
   notice(driverVersion: string): void;
   /** Runs the checks that are due, beside the samples. Never throws. */

@@ -9,7 +9,7 @@ import { openStateFile, type StateFormat } from '../../common/state-file.ts';
 import { faultText, type GpuFault, parseXidList, updateFaults } from '../../policy/gpu-health.ts';
 import type { Sample } from '../sampling/sample.ts';
 
-export type GpuFaults = {
+type GpuFaults = {
   see(sample: Sample): void;
   of(gpuUuid: string): GpuFault | undefined;
   /** The reason as a clause; undefined: the GPU has no fault. */
@@ -19,7 +19,7 @@ export type GpuFaults = {
   list(): readonly GpuFault[];
 };
 
-export type GpuFaultsOptions = {
+type GpuFaultsOptions = {
   readonly stateFolder: string;
   /** In the form that `parseXidList` reads. */
   readonly unhealthyXids: string;

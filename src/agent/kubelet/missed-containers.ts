@@ -14,7 +14,7 @@ import type { NriContainer } from './nri/plugin.ts';
 
 export type MissedContainer = Omit<NriContainer, 'terminationLog'>;
 
-export type MissedContainers = {
+type MissedContainers = {
   /** Ignored for a container that has its GPUs. */
   add(container: MissedContainer): void;
   /** `processesOf`: those on the GPUs of a grant. */
@@ -42,7 +42,7 @@ function mayBelongTo(container: MissedContainer, { cgroup }: Pick<ProcessState, 
   return containerId === container.containerId;
 }
 
-export type MissedContainersOptions = {
+type MissedContainersOptions = {
   readonly stateFolder: string;
   readonly log: Logger;
   readonly containers: Pick<ContainerIndex, 'markMissed' | 'isMissed' | 'hasGpus'>;

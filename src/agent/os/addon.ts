@@ -3,7 +3,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-export type PageGpu = {
+type PageGpu = {
   readonly uuid: string;
   readonly memoryBytes: number;
   readonly contextBytes: number;

@@ -3,7 +3,7 @@
 // id.
 import { readFileSync } from 'node:fs';
 
-export type CgroupOwner = {
+type CgroupOwner = {
   /** 64 hexadecimal digits. */
   readonly containerId?: string;
   /** With dashes; of a static pod 32 hexadecimal digits. */

@@ -2,7 +2,7 @@
 // silently, so callers also look from time to time.
 import { type FSWatcher, statSync, watch } from 'node:fs';
 
-export type FolderWatch = {
+type FolderWatch = {
   /** Starts the watch, or renews it where the folder is another one now. Throws where the folder cannot be read. */
   follow(): void;
   close(): void;

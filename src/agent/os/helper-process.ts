@@ -39,7 +39,7 @@ function createHungProcesses(onExit: () => void = () => {}) {
   };
 }
 
-export type HelperRun = {
+type HelperRun = {
   readonly program: string;
   readonly args: readonly string[];
   readonly env: NodeJS.ProcessEnv;
@@ -48,7 +48,7 @@ export type HelperRun = {
 };
 
 /** `problem`: it failed, and how; what it had written until then is there all the same. */
-export type HelperResult = { readonly stdout: string; readonly stderr: string; readonly problem?: string };
+type HelperResult = { readonly stdout: string; readonly stderr: string; readonly problem?: string };
 
 export type HelperRunner = {
   /** Undefined: the driver was released, before it began or meanwhile. */
@@ -126,7 +126,7 @@ export function createHelperRunner(): HelperRunner {
 /** Processes that were abandoned so far, and those of them that have not ended: the driver still holds them. */
 export type AbandonedCounts = { readonly abandoned: number; readonly hung: number };
 
-export type SupervisedProcess = {
+type SupervisedProcess = {
   /** Starts it; it is restarted whenever it ends, until `stop`. */
   start(): void;
   /** Ends it: by SIGTERM, or by the end of its input; abandons it where it does not end in time. */
@@ -136,7 +136,7 @@ export type SupervisedProcess = {
   readonly abandonedCounts: () => AbandonedCounts;
 };
 
-export type SupervisedOptions = {
+type SupervisedOptions = {
   /** In problems, e.g. `the sampler`. */
   readonly name: string;
   /** Asked at each start. */

@@ -8,7 +8,7 @@ import { createSampleDecoder } from './delta-decoder.ts';
 import type { UtilizationCursor } from './line-schema.ts';
 import type { Sample, SampledProcess } from './sample.ts';
 
-export type SamplerOptions = {
+type SamplerOptions = {
   readonly intervalMs: number;
   /** The driver's management library, by name or path. */
   readonly library: string;

@@ -2,7 +2,7 @@
 // containers that exist.
 import type { Snapshot } from './snapshot.ts';
 
-export type Line = {
+type Line = {
   /** Peak memory of each step; null: the GPU or container did not exist, or its memory is unknown. */
   readonly usedBytes: readonly (number | null)[];
   /** Mean utilization of each step; null: the GPU or container did not exist, or its utilization is unknown. */
@@ -22,7 +22,7 @@ export type History = {
   readonly containers: Readonly<Record<string, Line>>;
 };
 
-export type Recorder = { push(snapshot: Snapshot): void; history(): History };
+type Recorder = { push(snapshot: Snapshot): void; history(): History };
 
 const STEP_MS = 5000;
 const KEEP_MS = 10 * 60 * 1000;

@@ -36,7 +36,7 @@ export type SnapshotDevice = DeviceState & {
 };
 
 /** How compute is divided: by grant and the GPU's position in it, and by GPU. */
-export type ComputeSnapshot = {
+type ComputeSnapshot = {
   readonly stateOf: (grantId: string, gpu: number) => ShareState;
   readonly ofGpu: (gpuUuid: string) => GpuPolicy;
 };
@@ -154,7 +154,7 @@ export type NameOf = (
   readonly container: string;
 };
 
-export type SnapshotInputs = {
+type SnapshotInputs = {
   readonly state: NodeState;
   readonly totals: Totals;
   readonly kills: readonly StopCount[];

@@ -30,7 +30,7 @@ export type GrantReading = {
   readonly interposerFails?: boolean;
 };
 
-export type ContainerInputs = {
+type ContainerInputs = {
   readonly sample: Sample;
   readonly reading: GrantReading;
   /** Its processes in the sample. */

@@ -53,7 +53,7 @@ export type EngineUse = {
 /** Its living processes that ran under a debugger or profiler when they initialized CUDA, which makes them slower. */
 export type Observed = { readonly debugger: number; readonly profiler: number };
 
-export type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
+type Holding = Pick<FenceFacts, 'holdsMemory' | 'inLedger'>;
 
 /** A container with a grant, after its processes and its ledger were reconciled. */
 export type ReconciledContainer = {

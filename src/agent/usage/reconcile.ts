@@ -22,7 +22,7 @@ import {
   ungrantedUsage,
 } from './ungranted-usage.ts';
 
-export type NodeInputs = {
+type NodeInputs = {
   readonly sample: Sample;
   readonly readings: readonly GrantReading[];
   readonly owned: AttributedProcesses;

@@ -11,7 +11,7 @@ const PAGE_PORT = 9837;
 /** The shortest that the API server issues. */
 const TOKEN_SECONDS = 600;
 
-export type StatusReader = (agent: Pod) => Promise<Result<Snapshot, UnknownUse>>;
+type StatusReader = (agent: Pod) => Promise<Result<Snapshot, UnknownUse>>;
 
 /** For one run of a command: it asks for one token for all agents. */
 export function createStatusReader(cluster: Cluster): StatusReader {

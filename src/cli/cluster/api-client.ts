@@ -52,7 +52,7 @@ export function defaultKubeconfig(): string | undefined {
 }
 
 /** What kubectl's options of these names say. */
-export type ConnectOptions = {
+type ConnectOptions = {
   readonly cluster?: string | undefined;
   readonly as?: { readonly user: string; readonly groups: readonly string[] };
   /** For each request; 0: none. */

@@ -16,7 +16,7 @@ import { type UnknownUse, type Use, useOf } from './use.ts';
 const AT_ONCE = 16;
 const ALIVE = 'status.phase!=Succeeded,status.phase!=Failed';
 
-export type Selection = {
+type Selection = {
   /** The context's namespace if the user named none; read alone if the user may not read all namespaces. */
   readonly namespace: string;
   readonly node?: string | undefined;

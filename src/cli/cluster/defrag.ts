@@ -19,7 +19,7 @@ export type DefragObjects = {
   readonly budgets: readonly V1PodDisruptionBudget[];
 };
 
-export type WantedShare = {
+type WantedShare = {
   readonly shares: readonly GpuShare[];
   readonly placement: Placement;
   /** Only pods of this priority or a lower one move. */

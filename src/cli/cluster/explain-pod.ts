@@ -45,8 +45,8 @@ export type PodFacts = {
   readonly notes: readonly string[];
 };
 
-export type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
-export type Cause = {
+type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
+type Cause = {
   readonly at?: string;
   readonly reason?: 'launches-relieved' | 'held-by-gone-pod';
   readonly text: string;

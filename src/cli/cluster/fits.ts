@@ -14,7 +14,7 @@ import { oneLine } from '../lib/text.ts';
 import { allocationsOf, nodesFor, openNodes } from './granted.ts';
 import type { Node, Pod } from './objects.ts';
 
-export type PodFit = {
+type PodFit = {
   /** `Deployment/train`, and the place of the pod's template in it. */
   readonly object: string;
   readonly place: string;
@@ -23,7 +23,7 @@ export type PodFit = {
   readonly problems?: readonly string[];
 } & Partial<Fit>;
 
-export type FitsAsked = {
+type FitsAsked = {
   readonly documents: readonly JsonObject[];
   readonly configuration: WebhookConfiguration;
   /** For pods that choose none. */

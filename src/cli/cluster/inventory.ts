@@ -77,7 +77,7 @@ export type InventoryNode = {
   readonly free: { readonly bytes: number; readonly largestBytes: number };
 };
 
-export type PendingPod = {
+type PendingPod = {
   readonly namespace: string;
   readonly pod: string;
   readonly createdAt?: string;

@@ -9,7 +9,7 @@ import { type DefragObjects, moveText, type ShownMove, type ShownPlan, spotText 
 import { asApiPod } from './granted.ts';
 import type { Pod } from './objects.ts';
 
-export type MoveParts = {
+type MoveParts = {
   readonly cluster: Cluster;
   /** All objects, read anew. */
   readonly read: () => Promise<DefragObjects>;

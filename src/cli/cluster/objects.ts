@@ -25,7 +25,7 @@ type Json<T> = T extends Date
       : T;
 type Named = { readonly metadata: Json<V1ObjectMeta> & { readonly name: string } };
 
-export type Condition = Json<V1PodCondition>;
+type Condition = Json<V1PodCondition>;
 export type ContainerState = Json<V1ContainerState>;
 export type Terminated = Json<V1ContainerStateTerminated>;
 type ContainerStatus = Json<V1ContainerStatus> & { readonly name: string; readonly restartCount: number };

@@ -1,7 +1,7 @@
 // What `cotenant doctor` says of one thing that it looked at, and how that is shown.
 import { oneLine } from '../lib/text.ts';
 
-export type Status = 'ok' | 'warn' | 'fail';
+type Status = 'ok' | 'warn' | 'fail';
 
 export type Finding = {
   readonly status: Status;

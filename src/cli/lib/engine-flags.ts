@@ -4,7 +4,7 @@ import type { CdiSpec, Edits } from '../../agent/kubelet/cdi/spec.ts';
 import { UsageError } from './command.ts';
 
 export const ENGINES = ['docker', 'podman', 'nerdctl', 'ctr'] as const;
-export type Engine = (typeof ENGINES)[number];
+type Engine = (typeof ENGINES)[number];
 
 type Dialect = {
   readonly mount: (from: string, to: string, readOnly: boolean) => string;

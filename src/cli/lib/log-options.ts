@@ -11,7 +11,7 @@ export const LOG_OPTIONS = {
   },
 } satisfies Options;
 
-export type LogSettings = Readonly<{
+type LogSettings = Readonly<{
   format: (typeof LOG_FORMATS)[number];
   level: (typeof LOG_LEVELS)[number];
 }>;

@@ -25,7 +25,7 @@ export function objectName(document: JsonObject): string {
   return `${textAt(document, 'kind') ?? 'object'}/${name}`;
 }
 
-export type PodPlace = {
+type PodPlace = {
   /** Of the pod's template in the object; empty: the object is a pod. */
   readonly place: string;
   /** How many pods the object makes of it. */

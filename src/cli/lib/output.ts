@@ -3,7 +3,7 @@ import { choice, flag, type Options, type Parsed, UsageError } from './command.t
 import { jsonText, yamlText } from './text.ts';
 
 const FORMS = ['table', 'json', 'yaml'] as const;
-export type Form = (typeof FORMS)[number];
+type Form = (typeof FORMS)[number];
 
 /** `more`: forms of this command alone. */
 export const outputOptions = (help: string, more: readonly string[] = []): Options => ({

@@ -44,7 +44,7 @@ export async function yamlText(value: unknown): Promise<string> {
   return escaped(document.toString({ lineWidth: 0, doubleQuotedMinMultiLineLength: Number.MAX_SAFE_INTEGER }));
 }
 
-export function amount(memory: MemoryAmount): string {
+function amount(memory: MemoryAmount): string {
   switch (memory.kind) {
     case 'bytes':
       return mib(memory.bytes);

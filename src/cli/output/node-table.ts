@@ -61,7 +61,7 @@ export function gpuRows(snapshot: Snapshot): string[] {
 }
 
 /** The granted compute, and the limit while other containers leave compute idle. */
-export function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
+function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
   if (coresPercent === 0) return '-';
   const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
   return `${coresPercent}${most}%${compute ? '' : ' not enforced'}`;

@@ -6,7 +6,7 @@ import { largest, type Recommendation, type Size, type Spread } from '../../poli
 import { oneLine } from '../lib/text.ts';
 import { columns } from './node-table.ts';
 
-export const HEAD: readonly string[] = [
+const HEAD: readonly string[] = [
   'CONTAINER',
   'GPUS',
   'GRANT MiB',
@@ -60,7 +60,7 @@ function row(recommendation: Recommendation): readonly string[] {
 }
 
 /** Amounts are totals over the GPUs. Compute is asked for where it was before. */
-export function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Record<string, string>> | undefined {
+function resourcesOf({ of, memory, cores }: Recommendation): Readonly<Record<string, string>> | undefined {
   if (memory === undefined) return undefined;
   const count = of.gpuCount;
   const asked = maxOf(of.gpus.map(({ grantedCoresPercent }) => grantedCoresPercent));

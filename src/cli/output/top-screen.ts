@@ -8,7 +8,7 @@ import { columns, containerName, mib, stateOf, tenantName } from './node-table.t
 
 export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
-export type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
+type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
 
 /** Power, temperature, tenants; then how busy it is. */
 const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
@@ -83,7 +83,7 @@ const ORDERS: Readonly<Record<Sort, (a: User, b: User) => number>> = {
   name: (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : byGpu(a, b)),
 };
 
-export function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
+function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
   const rows = snapshot.devices.map(({ gpu, containers, fault }) => {
     const usable = gpu.totalBytes === undefined ? undefined : gpu.totalBytes - (gpu.reservedBytes ?? 0);
     const most = gpu.powerLimitMilliwatts === undefined ? '' : `/${Math.round(gpu.powerLimitMilliwatts / 1000)}`;

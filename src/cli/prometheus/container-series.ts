@@ -9,7 +9,7 @@ export type Selection = {
   readonly pod?: string | undefined;
 };
 
-export type Times = { readonly rangeSeconds: number; readonly windowSeconds: number };
+type Times = { readonly rangeSeconds: number; readonly windowSeconds: number };
 
 const CONTAINER = ['instance', 'namespace', 'pod', 'container'] as const;
 const KEY = [...CONTAINER, 'gpu_uuid'] as const;
@@ -27,7 +27,7 @@ type Percentile = keyof typeof PERCENTILES;
 type Counted = 'denied' | 'stops';
 
 /** The answers by name; each is one instant query. */
-export type Query =
+type Query =
   | 'granted'
   | 'newest'
   | 'cores'

@@ -29,7 +29,7 @@ export type BindingWriter = {
   readPod(request: BindingRequest): Promise<V1Pod | undefined>;
 };
 
-export type WriterParts = {
+type WriterParts = {
   readonly config: ApiConfig;
   /** So long after its start a write is no longer carried out. */
   readonly landsMs: number;

@@ -19,7 +19,7 @@ export type CatchUpOptions = {
   readonly waitMs?: number;
 };
 
-export type CatchUp = {
+type CatchUp = {
   /** Resolves when the watch has shown all that was written before the call. */
   catchUp(): Promise<void>;
   /** A change that the watch shows, by the mark on its pod. */

@@ -16,7 +16,7 @@ import { type CatchUpOptions, createCatchUp } from './catch-up.ts';
 import type { FreeCores } from './free-cores.ts';
 import type { InFlightBindings } from './in-flight.ts';
 
-export type ClusterParts = {
+type ClusterParts = {
   readonly config: ApiConfig;
   /** Written here. */
   readonly allocations: Allocations;
@@ -30,7 +30,7 @@ export type ClusterParts = {
   readonly ownPod?: CatchUpOptions['ownPod'];
 };
 
-export type Cluster = {
+type Cluster = {
   /** Resolves when nodes and pods were listed once. */
   readonly ready: Promise<void>;
   relistPods(): Promise<void>;

@@ -34,7 +34,7 @@ export type DecidedNodes = {
   readonly order: readonly Fitting[];
 };
 
-export type DecisionCache = {
+type DecisionCache = {
   /** The decisions about these nodes for the request with this key. */
   decideAll(key: string, nodes: readonly string[], decide: (node: string) => Decided): DecidedNodes;
   clear(): void;

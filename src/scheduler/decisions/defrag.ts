@@ -34,8 +34,8 @@ export type DefragSituation = {
   readonly allowed: ReadonlyMap<string, number>;
 };
 
-export type Spot = { readonly node: string; readonly gpus: readonly string[] };
-export type Move = { readonly podUid: string; readonly from: Spot; readonly to: Spot };
+type Spot = { readonly node: string; readonly gpus: readonly string[] };
+type Move = { readonly podUid: string; readonly from: Spot; readonly to: Spot };
 /** In the order of the evictions; without moves the share fits as it is. */
 export type DefragPlan = Spot & { readonly moves: readonly Move[] };
 

@@ -14,7 +14,7 @@ export type RequestCache = {
   readonly length: number;
 };
 
-export type Bounds = { readonly mostLength: number; readonly mostMs: number };
+type Bounds = { readonly mostLength: number; readonly mostMs: number };
 
 /** A text has a few hundred characters, in the worst case some hundred thousand. */
 const BOUNDS: Bounds = { mostLength: 8 * 2 ** 20, mostMs: 300_000 };

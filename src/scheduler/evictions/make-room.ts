@@ -13,7 +13,7 @@ import type { InFlightBindings } from '../allocations/in-flight.ts';
 import type { ParsedRequest } from '../decisions/filter-and-score.ts';
 import type { Plan, PreemptingPod, PreemptionPlanner } from './preemption.ts';
 
-export type RoomMakerParts = {
+type RoomMakerParts = {
   readonly allocations: Allocations;
   readonly inFlight: InFlightBindings;
   readonly planner: PreemptionPlanner;
@@ -25,7 +25,7 @@ export type RoomMakerParts = {
   readonly logger: Logger;
 };
 
-export type RoomMakerTimes = {
+type RoomMakerTimes = {
   /** How long a bind waits for evicted pods to end. */
   readonly waitMs: number;
   /** How long a pod's room is held after its last bind. */

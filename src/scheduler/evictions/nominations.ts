@@ -13,7 +13,7 @@ import { aspectsOf } from '../decisions/pod-aspects.ts';
 import type { CachedRequest } from '../decisions/request-cache.ts';
 import type { PreemptingPod, PreemptionPlanner } from './preemption.ts';
 
-export type NominatedPod = Omit<CachedRequest, 'priority'> & { readonly pod: PreemptingPod; readonly node: string };
+type NominatedPod = Omit<CachedRequest, 'priority'> & { readonly pod: PreemptingPod; readonly node: string };
 
 export type Nominations = {
   /** Replaces what was known of the pod. */
@@ -25,7 +25,7 @@ export type Nominations = {
   without<T>(pod: Pick<PreemptingPod, 'podUid' | 'priority'>, decide: () => T): T;
 };
 
-export type NominationParts = {
+type NominationParts = {
   readonly allocations: Allocations;
   readonly decider: Decider;
   readonly planner: PreemptionPlanner;

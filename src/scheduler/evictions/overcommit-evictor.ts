@@ -20,7 +20,7 @@ import type { Leadership } from '../leadership/leader-election.ts';
 /** `kept`: got an Event, and was left where it is. */
 export type EvictionOutcome = 'evicted' | 'kept' | 'failed';
 
-export type EvictorParts = {
+type EvictorParts = {
   readonly config: ApiConfig;
   readonly allocations: Allocations;
   readonly leadership: Leadership;
@@ -34,7 +34,7 @@ export type EvictorParts = {
   readonly logger: Logger;
 };
 
-export type OvercommitEvictor = {
+type OvercommitEvictor = {
   start(): void;
   /** As of the last look; 0 while another replica leads. */
   readonly overcommittedGpus: number;

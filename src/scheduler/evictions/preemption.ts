@@ -19,7 +19,7 @@ export type PreemptingPod = {
 /** UIDs of victims, by node. */
 export type Victims = Readonly<Record<string, readonly string[]>>;
 
-export type PreemptionParts = {
+type PreemptionParts = {
   readonly allocations: Allocations;
   readonly boundPods: ReadonlyMap<string, BoundPodFacts>;
   readonly budgets: DisruptionBudgets;

@@ -29,7 +29,7 @@ export type Gangs = {
   expire(): void;
 };
 
-export type GangParts = {
+type GangParts = {
   readonly allocations: Allocations;
   readonly inFlight: InFlightBindings;
   readonly decider: Decider;

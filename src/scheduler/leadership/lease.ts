@@ -21,7 +21,7 @@ export type ObservedLease = {
   readonly seenMs: number;
 };
 
-export type Now = { readonly monotonicMs: number; readonly wallMs: number };
+type Now = { readonly monotonicMs: number; readonly wallMs: number };
 
 /** Only a new renewal makes the Lease younger. */
 export function observeLease(

@@ -4,7 +4,7 @@
 import type { Logger } from '../../../common/logger.ts';
 import type { CanaryVerdict } from '../../../policy/isolation-check.ts';
 
-export type CanaryGpu = {
+type CanaryGpu = {
   readonly gpuUuid: string;
   /** Memory that is neither granted nor in use. */
   readonly roomBytes: () => number;
@@ -23,14 +23,14 @@ export type Trial = {
   };
 };
 
-export type CanaryOptions = {
+type CanaryOptions = {
   readonly trial: Trial;
   readonly log: Pick<Logger, 'info' | 'warn'>;
   /** Monotonic, in milliseconds. */
   readonly clock: () => number;
 };
 
-export type Canary = {
+type Canary = {
   /** The version of the loaded driver: results with another version, or with other files of ours, do not count any
    * more. */
   notice(driverVersion: string): void;

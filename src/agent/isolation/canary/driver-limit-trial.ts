@@ -21,7 +21,7 @@ import { CANARY, canaryGroup, keyOf, type LimitRecords, NOT_SET } from '../drive
 import type { Trial } from './canary.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
-export type DriverLimitTrialOptions = {
+type DriverLimitTrialOptions = {
   readonly native: Pick<Native, 'readProcess'>;
   readonly tools: HelperRunner;
   readonly run: RunCanary;

@@ -16,7 +16,7 @@ import { BUILD_FOLDER, type Native } from '../../os/addon.ts';
 import type { Trial } from './canary.ts';
 import { ASSUMED_CONTEXT_BYTES, type RunCanary } from './program.ts';
 
-export type InterposerTrialOptions = {
+type InterposerTrialOptions = {
   readonly native: Native;
   readonly run: RunCanary;
   readonly stateFolder: string;

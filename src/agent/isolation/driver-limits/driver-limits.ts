@@ -8,7 +8,7 @@ import type { Native } from '../../os/addon.ts';
 import type { Sample, SampledProcess } from '../../sampling/sample.ts';
 import { type DriverLimitsOptions, openDriverLimits } from './sync.ts';
 
-export type GrantLimits = {
+type GrantLimits = {
   /** Are the limits of this grant set, as last read? */
   holds(grant: Grant): boolean;
   /** Updates the limits to the grants. `isEnforced`: other grants get none. Never throws. */

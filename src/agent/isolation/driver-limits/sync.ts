@@ -19,7 +19,7 @@ export type DriverLimitsOptions = {
   readonly clock: () => number;
 };
 
-export type DriverLimits = {
+type DriverLimits = {
   /** False: this driver has no such limits. */
   mayBeOf(driverVersion: string): boolean;
   /** Updates the driver's limits to the grants; `folders`: cgroups by grant. Never throws; one round at a time. */

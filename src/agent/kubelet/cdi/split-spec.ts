@@ -19,7 +19,7 @@ import type { CdiDevice, CdiSpec, Edits, Source } from './spec.ts';
 export const OWN_KIND = 'cotenant.io/gpu';
 
 /** The capabilities that a part requires: one of `anyOf`, and compat32 for 32-bit files. */
-export type Needs = { readonly anyOf: NeededBy; readonly compat32: boolean };
+type Needs = { readonly anyOf: NeededBy; readonly compat32: boolean };
 
 /** `graphics`, `graphics-display`, `video.compat32`, `compat32`; empty: the part for every container. */
 const nameOf = ({ anyOf, compat32 }: Needs): string =>
@@ -49,7 +49,7 @@ function piecesOf(edits: Edits, isNarrow: (path: string) => boolean): readonly [
   return [forAll?.edits ?? {}, ...others];
 }
 
-export type Part = {
+type Part = {
   /** Name of its CDI device. */
   readonly name: string;
   readonly needs: Needs;

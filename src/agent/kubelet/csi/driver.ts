@@ -52,7 +52,7 @@ export type Publisher = {
   unpublish(volume: { readonly podUid: string; readonly target: string }): void;
 };
 
-export type CsiOptions = {
+type CsiOptions = {
   readonly kubeletRoot: string;
   readonly nodeName: string;
   readonly publisher: Publisher;
@@ -61,7 +61,7 @@ export type CsiOptions = {
   readonly log: Logger;
 };
 
-export type Csi = {
+type Csi = {
   /** The kubelet has registered the driver, whose sockets are there. */
   connected(): boolean;
   close(): Promise<void>;

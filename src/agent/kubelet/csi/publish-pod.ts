@@ -34,7 +34,7 @@ export type PodVolumes = {
   holds(podUid: string, target: string): boolean;
 };
 
-export type PublisherOptions = {
+type PublisherOptions = {
   readonly node: PodVolumes;
   readonly nodeName: string;
   readonly pods: PodSource;

@@ -9,7 +9,7 @@ import { type Listener, listenOn, type Services } from '../../os/grpc.ts';
 
 export type Endpoint = { readonly path: string; readonly services: Services };
 
-export type Listening = {
+type Listening = {
   /** All sockets are there. */
   isThere(): boolean;
   close(): Promise<void>;

@@ -70,7 +70,7 @@ export function pagePath(target: string, container: string): string {
 }
 
 /** The folder that is mounted at HOME in the containers. */
-export function libraryFolder(target: string): string {
+function libraryFolder(target: string): string {
   return join(target, 'lib');
 }
 
@@ -79,7 +79,7 @@ export function ledgerPath(target: string, container: string): string {
 }
 
 /** Names of the containers that the volume was created for. */
-export function containersOf(target: string): readonly string[] {
+function containersOf(target: string): readonly string[] {
   return readdirSync(join(target, 'containers'));
 }
 

@@ -12,7 +12,7 @@ import { createFolderWatch } from '../../os/folder-watch.ts';
 import { callOnce, connectTo, type Listener, listenOn } from '../../os/grpc.ts';
 import { createService, DEVICE_PLUGIN, devicesOf, REGISTRATION, type Slots, type Watcher } from './service.ts';
 
-export type DevicePluginOptions = {
+type DevicePluginOptions = {
   /** Where the kubelet has its socket for plugins. */
   readonly folder?: string;
   /** Asked at each start and after `changed`. */
@@ -20,7 +20,7 @@ export type DevicePluginOptions = {
   readonly log: Logger;
 };
 
-export type DevicePlugin = {
+type DevicePlugin = {
   /** To be called when `slots` may answer something else. */
   changed(): void;
   close(): Promise<void>;

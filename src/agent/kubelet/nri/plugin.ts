@@ -65,7 +65,7 @@ export type NriOptions = {
   readonly log: Logger;
 };
 
-export type Nri = {
+type Nri = {
   /** Is the runtime connected, so that it calls the plugin for new containers? */
   readonly connected: () => boolean;
   close(): void;

@@ -23,7 +23,7 @@ export const LARGEST_FRAME = LARGEST_MESSAGE + MESSAGE_HEADER;
 /** The runtime reads through a buffer of this size, and fails if a frame does not fit into the rest of it. */
 const OWN_FRAME = 4096;
 
-export type FrameReader = {
+type FrameReader = {
   /** Returns the messages that this piece completes. After `wrong` the stream cannot be parsed further. */
   push(piece: Buffer): { readonly messages: readonly Message[]; readonly wrong?: string };
 };

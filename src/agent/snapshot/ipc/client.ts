@@ -12,7 +12,7 @@ export const CLIENT_LIMITS = {
   /** Of a page's snapshot: longer than a scrape waits, which then reports that the page is late. */
   pageMs: 20_000,
 } as const;
-export type ClientLimits = { readonly [K in keyof typeof CLIENT_LIMITS]: number };
+type ClientLimits = { readonly [K in keyof typeof CLIENT_LIMITS]: number };
 
 export type ClientOptions = {
   readonly path: string;

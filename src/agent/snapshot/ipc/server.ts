@@ -17,7 +17,7 @@ export const LIMITS = {
   /** Of all clients; further requests wait. One scrape per second and two status pages need a tenth of it. */
   answersPerSecond: 50,
 } as const;
-export type Limits = { readonly [K in keyof typeof LIMITS]: number };
+type Limits = { readonly [K in keyof typeof LIMITS]: number };
 
 export type ServeOptions = {
   readonly path: string;

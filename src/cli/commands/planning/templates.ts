@@ -7,7 +7,7 @@ import { OUTPUT_OPTIONS, print } from '../../lib/output.ts';
 import { readConfiguration } from '../../lib/webhook-configuration.ts';
 import { namespaceOption } from '../../options/target.ts';
 
-export const HEAD = ['TEMPLATE', 'GPUS', 'MEMORY', 'CORES'] as const;
+const HEAD = ['TEMPLATE', 'GPUS', 'MEMORY', 'CORES'] as const;
 
 export const templates: Command = {
   name: 'templates',

@@ -18,7 +18,7 @@ import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTION
 import { columns, policyOf, tenantName } from '../../output/node-table.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
-export type ShareRow = {
+type ShareRow = {
   readonly name: string;
   readonly where: string;
   /** Null: that of the GPU, which a cluster does not show. */
@@ -65,7 +65,7 @@ export const get: Command = {
 const ofMachine = async (folder: string): Promise<Compute> =>
   machineCompute(await readSnapshot(folder), await demand<NodeComputeState>(folder, 'GET', '/v1/compute'));
 
-export function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: NodeComputeState): Compute {
+function machineCompute(snapshot: Pick<Snapshot, 'containers'>, state: NodeComputeState): Compute {
   return {
     gpus: state.gpus.map(({ index, gpuUuid, policy, source }) => ({
       where: String(index),

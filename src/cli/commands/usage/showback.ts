@@ -87,7 +87,7 @@ export const HEAD: readonly string[] = [
 const figures = (of: Readonly<Record<Kind, Amounts>>, digits: number): readonly string[] =>
   KINDS.flatMap((kind) => AMOUNTS.map((amount) => of[kind][amount].toFixed(digits)));
 
-export function tableLines({ shares, total, gpuHours }: Showback, source: string): readonly string[] {
+function tableLines({ shares, total, gpuHours }: Showback, source: string): readonly string[] {
   if (shares.length === 0) return [`${oneLine(source)}: no container with a grant was found.`];
   const rows = [
     ...shares.map((share) => [share.namespace, ...figures(share, 2)]),
@@ -102,7 +102,7 @@ export function tableLines({ shares, total, gpuHours }: Showback, source: string
 }
 
 /** One line per namespace, for spreadsheets; a cell that they would read as a formula is quoted. */
-export function csvLines({ shares }: Showback): readonly string[] {
+function csvLines({ shares }: Showback): readonly string[] {
   const names = KINDS.flatMap((kind) => AMOUNTS.map((amount) => `${kind}_${amount}_gpu_hours`));
   const cell = (value: string) => {
     const safe = /^[=+\-@]/.test(value) ? `'${value}` : value;
