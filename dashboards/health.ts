@@ -102,24 +102,30 @@ const WEBHOOK: readonly Panel[] = [
   graph(
     'Reviews',
     'Admission reviews per second by outcome. "denied" and "malformed" are answers to pods that are wrong; "internal" and "overloaded" are faults of the webhook.',
-    { span: 8, unit: 'short' },
+    { span: 6, unit: 'short' },
     [`sum by (outcome) (${controlRate('cotenant_webhook_reviews_total')})`, '{{outcome}}'],
   ),
   graph(
     'Review time',
     'Time of a review in the webhook, without TLS and network: median and 99th percentile. Normal: below 1 ms. The API server waits for it with each pod.',
-    { span: 8, unit: 's' },
+    { span: 6, unit: 's' },
     [quantile(0.5, 'cotenant_webhook_review_duration_seconds_bucket', 'route'), '{{route}} median'],
     [quantile(0.99, 'cotenant_webhook_review_duration_seconds_bucket', 'route'), '{{route}} p99'],
   ),
   graph(
     'Certificate loads',
     'Certificates that the webhook loaded or refused per step. A refused one: the files do not match, and the old certificate stays until it expires.',
-    { span: 8, unit: 'short', as: 'bars' },
+    { span: 6, unit: 'short', as: 'bars' },
     [
       `sum by (result) (increase(${control('cotenant_webhook_certificate_loads_total')}[$__rate_interval]))`,
       '{{result}}',
     ],
+  ).decimals(0),
+  graph(
+    'Live rules',
+    'Whether all replicas hold the ConfigMap of live rules (1, also without one). 0: it is wrong, and the rules before it are in force.',
+    { span: 6, unit: 'short' },
+    [`min(${control('cotenant_webhook_live_rules_valid')})`, 'valid'],
   ).decimals(0),
 ];
 

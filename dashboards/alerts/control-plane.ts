@@ -34,6 +34,12 @@ export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
     summary: 'The certificate of the webhook on {{ $labels.instance }} expires in {{ $value | humanizeDuration }}.',
     description: 'It was not renewed. When it has expired, pods that ask for a GPU share are refused.',
   })),
+  alert('CotenantLiveRulesInvalid', 'warning', 'webhook', ({ liveRulesInvalid: { lasts } }) => ({
+    expr: `min by (job) (${select('cotenant_webhook_live_rules_valid')}) == 0`,
+    lasts,
+    summary: 'The live rules of the webhook are wrong.',
+    description: 'The ConfigMap cannot be read, and the rules before it are in force.',
+  })),
   // A replica that does not answer shows nothing, so targets stand in for it.
   alert('CotenantSchedulerNotLeading', 'critical', 'scheduler', ({ schedulerJob, schedulerNotLeading }) => ({
     expr: `(sum(${select('cotenant_scheduler_leader')}) or 0 * sum(${select('up', `job="${schedulerJob}"`)})) == 0`,

@@ -88,6 +88,7 @@ export const CONFIGURATION = {
   /** The API server waits for each review; its own timeout of the webhook is seconds. */
   webhookSlow: { seconds: 0.25, window: '10m', lasts: '10m' },
   certificateRefused: { within: '15m' },
+  liveRulesInvalid: { lasts: '5m' },
   /** The webhook renews its own certificate 30 days before its end. */
   certificateExpires: { seconds: 14 * 86_400 },
   /** Longer than a Lease takes to expire, and a new leader to list all pods. */

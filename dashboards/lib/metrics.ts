@@ -25,6 +25,7 @@ export const CONTROL_PLANE_METRICS = {
   cotenant_webhook_review_duration_seconds_bucket: counter('Time of a review.', ['le', 'route']),
   cotenant_webhook_certificate_loads_total: counter('Certificates loaded or refused.', ['result']),
   cotenant_webhook_certificate_not_after_timestamp_seconds: gauge('When the serving certificate expires.'),
+  cotenant_webhook_live_rules_valid: gauge('0 while the ConfigMap of live rules is wrong.'),
   cotenant_scheduler_leader: gauge('1 while this replica may bind.'),
   cotenant_scheduler_nodes: gauge('Nodes that share GPUs.'),
   cotenant_scheduler_granted_pods: gauge('Bound pods that hold a grant.'),

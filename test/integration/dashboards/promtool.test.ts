@@ -297,6 +297,8 @@ const FAULTS: readonly (readonly [alert: string, from: string | RegExp, to: stri
   ['CotenantSchedulerSlow', '0.99', '0.5'],
   ['CotenantCertificateRefused', '{result="refused"}', ''],
   ['CotenantCertificateRefused', '> 0', '>= 0'],
+  ['CotenantLiveRulesInvalid', 'min by', 'max by'],
+  ['CotenantLiveRulesInvalid', '== 0', '>= 0'],
   ['CotenantApiServerProblems', '> 20', '> 2'],
   ['CotenantScrapeGaps', / and avg_over_time.*$/, ''],
   ['CotenantScrapeGaps', ' / 2', ''],

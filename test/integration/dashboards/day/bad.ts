@@ -308,7 +308,8 @@ export const TROUBLES: readonly string[] = [
   ...[...OF_NODES, ...OF_GPUS, ...OF_CONTAINERS].map(([alert]) => alert),
   ...['CotenantExporterDown', 'CotenantScrapeGaps', 'CotenantStopLoop', 'CotenantMemoryNearlyGranted'],
   ...['CotenantWebhookFails', 'CotenantWebhookSlow', 'CotenantCertificateRefused', 'CotenantWebhookCertificateExpires'],
-  ...['CotenantSchedulerNotLeading', 'CotenantSchedulerBindFailures', 'CotenantSchedulerSlow'],
+  ...['CotenantLiveRulesInvalid', 'CotenantSchedulerNotLeading'],
+  ...['CotenantSchedulerBindFailures', 'CotenantSchedulerSlow'],
   ...['CotenantApiServerProblems', 'CotenantSchedulerInvalidObjects'],
 ];
 

@@ -31,6 +31,8 @@ export function controlPlane(fleet: Fleet, slow: readonly [webhook: Value, sched
     const reviews = { ...labels, route: 'mutate' };
     fleet.counter(of, 'cotenant_webhook_reviews_total', { ...reviews, outcome: 'internal' }, fails);
     fleet.counter(of, 'cotenant_webhook_certificate_loads_total', { ...labels, result: 'refused' }, refused);
+    const valid = troubles && instance === 'a' ? trouble(fleet, 0, 1) : after([500], 3, 0, 1);
+    fleet.gauge(of, 'cotenant_webhook_live_rules_valid', labels, valid);
     const expires = (troubles ? 14.4 : 60) * 24 * HOUR * 60;
     fleet.gauge(of, 'cotenant_webhook_certificate_not_after_timestamp_seconds', labels, always(expires));
 
