@@ -80,15 +80,15 @@ export const DEFAULT_CONFIGURATION: WebhookConfiguration = {
   annotationWriters: [],
 };
 
-/** The rules that a pod of the namespace is read by: with those of the pools that its `nodeSelector` asks for, and
+/** The rules that a pod of the namespace is read by: with those of the pools whose nodes alone it can run on, and
  * without the dialects of living systems. */
 export function rulesOf(
   configuration: WebhookConfiguration,
   namespace: string | undefined,
-  nodeSelector: JsonObject = {},
+  nodeLabels: JsonObject = {},
 ): Rules {
   const rules = withoutLiving(settledRulesOf(configuration, namespace), configuration.systems);
-  return withPools(rules, configuration.pools.values(), nodeSelector);
+  return withPools(rules, configuration.pools.values(), nodeLabels);
 }
 
 /** The namespace's rules as they are configured. */

@@ -11,6 +11,7 @@ import { ownAmounts } from '../src/request/amounts.ts';
 import type { PodContainer } from '../src/request/containers.ts';
 import { type Dialect, ownsResource } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
+import { requiredNodeLabels } from '../src/request/node-labels.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import { type DeviceRoute, rulesOf, settledRulesOf, type WebhookConfiguration } from './config.ts';
@@ -50,7 +51,7 @@ export function mutatePod(
   namespace: string | undefined,
   configuration: WebhookConfiguration,
 ): Mutation {
-  const rules = rulesOf(configuration, namespace, objectAt(field(pod, 'spec'), 'nodeSelector'));
+  const rules = rulesOf(configuration, namespace, requiredNodeLabels(pod));
   const annotations = objectAt(field(pod, 'metadata'), 'annotations');
   const reading = readPodRequest(pod, rules);
   const forged = checkGrantKeys(annotations);

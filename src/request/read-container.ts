@@ -36,7 +36,7 @@ export type PodContext = {
   readonly dialects: readonly Dialect[];
   readonly labels: JsonObject;
   readonly annotations: JsonObject;
-  readonly nodeSelector: JsonObject;
+  readonly nodeLabels: JsonObject;
   readonly choices: Choices;
   /** By container name: what the request annotation of a pod that was patched before records. */
   readonly recorded: ReadonlyMap<string, Pick<ContainerRequest, 'dialect' | 'asked'>>;
@@ -145,13 +145,13 @@ function templateAmounts({ gpu, gpuMemory, gpuCores }: Template): Amounts {
 }
 
 function readDialect(
-  { labels, annotations, nodeSelector, rules, priorities, problems, warnings }: PodContext,
+  { labels, annotations, nodeLabels, rules, priorities, problems, warnings }: PodContext,
   container: PodContainer,
   dialect: Dialect,
   { amounts, environment }: { readonly amounts: Amounts; readonly environment: ReadonlyMap<string, string> },
 ): Answer | undefined {
   const pathOf = (resource: string) => amountPath(container.path, resource);
-  const answer = dialect.read({ amounts, amountPath: pathOf, environment, labels, annotations, nodeSelector }, rules);
+  const answer = dialect.read({ amounts, amountPath: pathOf, environment, labels, annotations, nodeLabels }, rules);
   if (!answer.ok) {
     problems.push(...answer.error);
     return undefined;

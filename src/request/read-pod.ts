@@ -17,6 +17,7 @@ import { annotationPath, readChoices, withForeignChoices } from './annotations.t
 import { listContainers, type PodContainer } from './containers.ts';
 import type { Dialect } from './dialects/dialect.ts';
 import { dialectsOf } from './dialects/index.ts';
+import { requiredNodeLabels } from './node-labels.ts';
 import { type PodContext, readContainer } from './read-container.ts';
 import type { Rules } from './rules/namespace-rules.ts';
 
@@ -43,7 +44,11 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const containers = listed.value;
   const metadata = objectAt(pod, 'metadata');
   const annotations = objectAt(metadata, 'annotations');
-  const dialects = dialectsOf(rules);
+  const nodeLabels = requiredNodeLabels(pod);
+  // In the order in which they are written; those of the nodes come first.
+  const ofNodes = (one: Dialect) =>
+    Number(one.nodeLabels?.some((key) => field(nodeLabels, key) !== undefined) ?? false);
+  const dialects = dialectsOf(rules).toSorted((a, b) => ofNodes(b) - ofNodes(a));
   const problems: Problem[] = checkMaps(pod);
   const wrongRecord: Problem[] = [];
   const recorded = readRecorded(annotations, wrongRecord);
@@ -64,7 +69,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
     dialects,
     labels,
     annotations,
-    nodeSelector: objectAt(field(pod, 'spec'), 'nodeSelector'),
+    nodeLabels,
     choices: readChoices(chosen, rules, problems),
     recorded,
     priorities: [],

@@ -85,10 +85,10 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
 }
 
 /** Switched off by the variable, or by the mode of the nodes that the pod selects, where the namespace allows that. */
-function isIsolationOff({ environment, annotations, nodeSelector }: Asked, rules: Rules, warnings: string[]): boolean {
+function isIsolationOff({ environment, annotations, nodeLabels }: Asked, rules: Rules, warnings: string[]): boolean {
   const disable = environment.get(DISABLE);
   if (disable === 'true' || disable === '1') return true;
-  if (textAt(nodeSelector, MODE_LABEL) !== 'share' || textAt(annotations, MEMORY_ISOLATION_ANNOTATION) === 'on')
+  if (textAt(nodeLabels, MODE_LABEL) !== 'share' || textAt(annotations, MEMORY_ISOLATION_ANNOTATION) === 'on')
     return false;
   if (!mayBeUnlimited(rules)) warnings.push(`${MODE_LABEL}: share: memory is limited all the same here`);
   return mayBeUnlimited(rules);

@@ -17,7 +17,8 @@ export type Asked = {
   readonly environment: ReadonlyMap<string, string>;
   readonly labels: JsonObject;
   readonly annotations: JsonObject;
-  readonly nodeSelector: JsonObject;
+  /** That the pod requires of its node. */
+  readonly nodeLabels: JsonObject;
 };
 
 export type Answer = {
@@ -64,6 +65,8 @@ export type Dialect = {
   readonly schedulers: readonly string[];
   /** All containers of a pod get their shares of one GPU each on the same one. */
   readonly sameGpu?: boolean;
+  /** Labels of nodes that say what its amounts mean. In a pod that requires one it is read before the others. */
+  readonly nodeLabels?: readonly string[];
   /** An amount of 0 means that the container asks for nothing (`cotenant.io/*` refuses it). */
   readonly zeroIsNothing: boolean;
   readonly read: (asked: Asked, rules: Rules) => Checked<Answer>;

@@ -34,6 +34,7 @@ export const nvidia: Dialect = {
   environment: [],
   schedulers: [],
   zeroIsNothing: true,
+  nodeLabels: [GKE_CLIENTS, GKE_PARTITION],
   read,
 };
 
@@ -48,8 +49,8 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
     ok: true,
     value: { gpus: Array.from({ length: count.value }, () => share), warnings: [] },
   });
-  const partition = textAt(asked.nodeSelector, GKE_PARTITION);
-  const clients = parseWhole(textAt(asked.nodeSelector, GKE_CLIENTS), 2, 100);
+  const partition = textAt(asked.nodeLabels, GKE_PARTITION);
+  const clients = parseWhole(textAt(asked.nodeLabels, GKE_CLIENTS), 2, 100);
   const isReplica = resource === REPLICA || (resource === WHOLE && clients.ok);
   if (resource === WHOLE && partition === undefined && !isReplica) return answer({ memory: { kind: 'whole' } });
   if (isReplica) {

@@ -131,7 +131,7 @@ export const rulesSettings = settings({
 });
 type RulesSettings = v.InferOutput<typeof rulesSettings>;
 
-/** Sizes of the nodes that have these labels, for pods whose own `nodeSelector` asks for all of them. */
+/** Sizes of the nodes that have these labels, for pods that require all of them of a node. */
 export const poolSettings = settings({
   nodeSelector: v.pipe(
     mapOf(v.string(), v.string()),
@@ -186,12 +186,12 @@ export function applyRules(rules: RulesSettings | null | undefined, base: Rules)
   };
 }
 
-/** The rules of a pod whose `nodeSelector` this is: those of each pool that it asks for are laid over the others, and of
+/** The rules of a pod that requires these labels of a node: those of each pool that it asks for are laid over the others, and of
  * two largest amounts the smaller one holds. */
-export function withPools(rules: Rules, pools: Iterable<Pool>, nodeSelector: JsonObject): Rules {
+export function withPools(rules: Rules, pools: Iterable<Pool>, nodeLabels: JsonObject): Rules {
   let result = rules;
   for (const { nodeSelector: labels, ...own } of pools) {
-    if (![...labels].every(([key, value]) => field(nodeSelector, key) === value)) continue;
+    if (![...labels].every(([key, value]) => field(nodeLabels, key) === value)) continue;
     const smaller = (key: keyof Rules['most']) => {
       const amounts = [own.most?.[key], result.most[key]].filter((amount) => typeof amount === 'number');
       return amounts.length > 0 ? Math.min(...amounts) : undefined;

@@ -188,6 +188,25 @@ table('NVIDIA', {
   },
 });
 
+test('a pod for GKE’s shared nodes is read as NVIDIA’s, also where hami is on', (t) => {
+  const key = 'cloud.google.com/gke-max-shared-clients-per-gpu';
+  const terms = [{ matchExpressions: [{ key, operator: 'In', values: ['4'] }] }];
+  const nodeAffinity = { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: terms } };
+  const containers = [{ name: 'main', image: 'x', resources: { limits: { [GPU]: '1' } } }];
+  const gpusOf = (spec: object, names: readonly string[]) => {
+    const reading = readPodRequest({ spec: { ...spec, containers } }, rules({ dialects: names }));
+    if (reading.kind !== 'request') throw new Error(JSON.stringify(reading));
+    return reading.request.containers[0]?.gpus;
+  };
+  const quarter = [{ memory: { kind: 'percent' as const, percent: 25 } }];
+  for (const names of [['nvidia'], ['hami', 'nvidia']]) {
+    t.deepEqual(gpusOf({ nodeSelector: { [key]: '4' } }, names), quarter);
+    t.deepEqual(gpusOf({ affinity: { nodeAffinity } }, names), quarter);
+    t.deepEqual(gpusOf({}, names), [whole]);
+  }
+  t.deepEqual(gpusOf({ nodeSelector: { [key]: '4' } }, ['hami']), [whole]);
+});
+
 test('Koordinator, nos, NVIDIA: off by default', (t) => {
   for (const resource of [BOTH, SLICE, GPU, REPLICA, mig('1g.5gb')])
     t.is(readPodRequest(podWith({ [resource]: '1' }), rules()).kind, 'none', resource);

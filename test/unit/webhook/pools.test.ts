@@ -43,6 +43,42 @@ test('a pod that asks for a pool’s nodes has its default size, isolation and m
   }
 });
 
+const affinity = (...terms: object[][]) => ({
+  nodeAffinity: {
+    requiredDuringSchedulingIgnoredDuringExecution: {
+      nodeSelectorTerms: terms.map((matchExpressions) => ({ matchExpressions })),
+    },
+  },
+});
+const label = (key: string, ...values: string[]) => ({ key, operator: 'In', values });
+
+test('a required affinity names a pool where each of its terms does, with one value', (t) => {
+  const isolationOf = (spec: object) => {
+    const resources = { limits: { 'cotenant.io/gpu': '1' } };
+    return recordOf(answerOf(creation(sharePod({ resources }, spec)), configuration)).isolation;
+  };
+  const small = label('pool', 'small');
+  const preferred = {
+    nodeAffinity: {
+      preferredDuringSchedulingIgnoredDuringExecution: [{ weight: 1, preference: { matchExpressions: [small] } }],
+    },
+  };
+  const cases: readonly (readonly [what: string, affinity: object, isolation: 'on' | 'off'])[] = [
+    ['one term', affinity([small]), 'off'],
+    ['two terms for the pool', affinity([small, label('zone', 'a')], [label('zone', 'b'), small]), 'off'],
+    ['the same value twice', affinity([label('pool', 'small', 'small')]), 'off'],
+    ['a term for any node', affinity([small], [label('zone', 'b')]), 'on'],
+    ['a term without an expression', affinity([small], []), 'on'],
+    ['terms for two pools', affinity([small], [label('pool', 'large')]), 'on'],
+    ['one of two values', affinity([label('pool', 'small', 'large')]), 'on'],
+    ['not this value', affinity([{ ...small, operator: 'NotIn' }]), 'on'],
+    ['a preference', preferred, 'on'],
+    ['nothing', {}, 'on'],
+  ];
+  for (const [what, own, isolation] of cases) t.is(isolationOf({ affinity: own }), isolation, what);
+  t.is(isolationOf({ affinity: affinity([small]), nodeSelector: { pool: 'large' } }), 'on', 'no node has both values');
+});
+
 test('a pod chooses within its pool: isolation on, and a stricter mode', (t) => {
   const chosen = { 'cotenant.io/memory-isolation': 'on', 'cotenant.io/enforcement': 'enforce' };
   t.like(recordOf(gpus({ 'cotenant.io/gpu': '1' }, SMALL, chosen)), { isolation: 'on', mode: 'report' });
