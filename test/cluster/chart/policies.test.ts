@@ -10,6 +10,7 @@ import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import { SCHEDULER } from '../support/pods.ts';
 import { ASKED, but, container, limits, named, REQUIRED, type Slice, WRONG } from '../support/slices.ts';
+import { checkPatch, PATCHED_BY } from './patch.ts';
 
 const tools = bedTools(console.log, false);
 const helm = lookForHelm();
@@ -110,6 +111,22 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
   await checkOtherPods(t, bed);
   await checkChanges(t, bed);
   await checkDebugging(t, bed);
+
+  const creation = async (namespace: string, pod: object) =>
+    send(bed, 'POST', `/api/v1/namespaces/${namespace}/pods`, pod);
+  const runtime = { apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'other' }, handler: 'runc' };
+  bed.apply(runtime);
+  for (const route of [{ deviceRoute: 'nri' }, { deviceRoute: 'environment', runtimeClassName: 'other' }]) {
+    const configured = { ...PATCHED_BY, ...route };
+    installChart(bed, path, { scheduler: OFF, admission: { mode: 'policy' }, webhook: { configuration: configured } });
+    // Each of both writes one of these that the other does not.
+    const wanted = route.runtimeClassName ? /"runtimeClassName":"other"/ : /"required-plugins\.noderesource\.dev"/;
+    const isPatched = async () =>
+      wanted.test(JSON.stringify((await create(bed, named(ASKED, 'p'))).stored)) || undefined;
+    await eventually(isPatched, `the policy patches pods (${route.deviceRoute})`);
+    t.deepEqual(await eventually(() => typeWarnings(bed, 'cotenant-shares'), 'the policy is checked'), []);
+    await checkPatch(t, creation, configured);
+  }
 });
 
 /** The API server checks types; a policy with an unknown field proves it. */

@@ -8,7 +8,7 @@ import { field, type JsonObject, listAt } from '../../../src/common/json.ts';
 import { DEVICE_ROUTES } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
-import { find, NAMESPACE, objectsOf, testWithHelm } from './chart.ts';
+import { find, NAMESPACE, objectsOf, render, testWithHelm } from './chart.ts';
 import { denialsOf } from './conditions.ts';
 import { pod, soundPod } from './pods.ts';
 
@@ -149,4 +149,32 @@ testWithHelm('the policy allows SYS_PTRACE in the namespaces where the webhook d
   t.deepEqual(allowed({}, {}), []);
   t.deepEqual(allowed({}, { 'team-a': { allowPtrace: true } }), ['team-a']);
   t.deepEqual(allowed({ allowPtrace: true }, { 'team-a': { allowPtrace: false }, 'team-b': {} }), ['team-b']);
+});
+
+testWithHelm('mode policy comes without a webhook, and refuses what it cannot keep', (t) => {
+  const of = (configuration: object, version = '1.36.4', more: object = {}) =>
+    render({ admission: { mode: 'policy' }, webhook: { configuration }, ...more }, '--kube-version', version);
+  const kept = { driverCapabilities: ['compute'], enforcement: 'report', memoryIsolation: 'off', allowPtrace: true };
+  const { ok, objects, text } = of({ rules: { ...kept, placements: ['spread'], computePolicies: ['fixed'] } });
+  t.true(ok, text);
+  const kinds = objects.map(({ kind, metadata }) => `${kind} ${metadata?.name}`);
+  t.true(kinds.includes('MutatingAdmissionPolicy cotenant-patch'));
+  t.true(kinds.includes('ValidatingAdmissionPolicy cotenant-shares'));
+  t.deepEqual(
+    kinds.filter((kind) => /webhook/i.test(kind)),
+    [],
+  );
+  const refusals: readonly (readonly [ReturnType<typeof of>, RegExp])[] = [
+    [of({ rules: { dialects: ['ack'] } }), /admission\.mode policy keeps no webhook\.configuration\.rules\.dialects/],
+    [of({ rules: { allowUncountedMemory: false } }), /keeps no .*rules\.allowUncountedMemory/],
+    [of({ rules: { most: { gpu: 1 }, defaults: { gpuCores: 5 } } }), /rules\.defaults, webhook\.\S+rules\.most/],
+    [of({ namespaces: { a: { allowPtrace: true } } }), /keeps no webhook\.configuration\.namespaces/],
+    [of({ pools: { a: { nodeSelector: { a: 'b' } } } }), /keeps no webhook\.configuration\.pools/],
+    [of({}, '1.35.2'), /needs Kubernetes 1\.36 .*this is v?1\.35\.2/],
+    [of({}, '1.36.4', { policies: { enabled: false } }), /needs policies\.enabled/],
+  ];
+  for (const [rendered, wanted] of refusals) {
+    t.false(rendered.ok);
+    t.regex(rendered.text, wanted);
+  }
 });

@@ -8,6 +8,24 @@ pod looks like; these CEL expressions check the same, for pods that did not pass
 {{- if and (.Values.policies).enabled (.Values.webhook).enabled }}true{{ end -}}
 {{- end -}}
 
+{{/* The policy that patches pods in place of the webhook. */}}
+{{- define "cotenant.policies.patch" -}}
+{{- if and (.Values.webhook).enabled (eq (.Values.admission).mode "policy") }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether the webhook itself runs. */}}
+{{- define "cotenant.webhook.served" -}}
+{{- if and (.Values.webhook).enabled (not (include "cotenant.policies.patch" .)) }}true{{ end -}}
+{{- end -}}
+
+{{/* A mirror pod: refusing it would only hide a static pod that runs anyway, without a share. */}}
+{{- define "cotenant.policies.not-mirror" -}}
+- name: is-not-the-image-of-a-static-pod
+  expression: |-
+    !(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations
+    && request.userInfo.username.startsWith('system:node:') && 'system:nodes' in request.userInfo.groups)
+{{- end -}}
+
 {{/* The policy on agents' writes to Nodes. */}}
 {{- define "cotenant.policies.nodes" -}}
 {{- if and (.Values.policies).enabled .Values.agent.enabled (.Values.csi).enabled }}true{{ end -}}
