@@ -130,7 +130,7 @@ function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
     evict: createEvictCall(config),
     writeEvent: createEventWriter(config, logger.warn),
   });
-  const nominations = createNominations({ allocations, decider, planner });
+  const nominations = createNominations({ allocations, decider, planner, roomMaker });
   const nominated = watchNominations(config, nominations, (text) => onWatchProblem('pods', text));
   const podGroups = createPodGroups(config);
   const gangs = createGangs({ allocations, inFlight, decider, unboundPods: unboundPodsOf(config, logger) });

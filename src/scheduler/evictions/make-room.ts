@@ -1,6 +1,6 @@
 // Evicts pods of lower priority before a pod is bound, and holds what they leave: filter nominates a node, bind evicts
 // there and waits. kube-scheduler holds CPU and memory for the pod meanwhile, so nothing is evicted in vain. What is held
-// without an end in sight is released after a while.
+// without an end in sight is released after a while, and for a pod of a higher priority that takes it.
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../../common/logger.ts';
 import { err, ok, type Result } from '../../common/result.ts';
@@ -37,9 +37,15 @@ const TIMES: RoomMakerTimes = { waitMs: 6000, heldMs: 45_000 };
 const LOOK_MS = 100;
 const MOST_NOMINATIONS = 1000;
 
+/** `isBinding`: a bind waits for the pods that leave. */
+type Held = { readonly node: string; readonly isBinding: boolean; readonly timer: NodeJS.Timeout };
+
 export type RoomMaker = {
   /** Whether room is held for the pod. */
   holds(podUid: string): boolean;
+  /** What `decide` returns while nothing is held for pods of a lower priority, unless one is being bound. Whose node it
+   * changes loses its hold, as kube-scheduler clears the nominations of lower priority there. */
+  without<T>(priority: number, decide: () => T): T;
   /** The one node where the pod shall be bound although it does not fit yet; undefined: evictions help nowhere. */
   nominate(pod: PreemptingPod, request: ParsedRequest, nodes: readonly string[]): string | undefined;
   /** By what the allocations are now, for a node that was nominated. */
@@ -56,7 +62,7 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
   const { allocations, inFlight, planner, boundPods, evict, writeEvent, hostname, times = TIMES, logger } = parts;
   /** Oldest first. */
   const nominated = new Map<string, { readonly pod: PreemptingPod; readonly node: string }>();
-  const held = new Map<string, { readonly node: string; readonly timer: NodeJS.Timeout }>();
+  const held = new Map<string, Held>();
 
   const settle = (podUid: string): void => {
     clearTimeout(held.get(podUid)?.timer);
@@ -70,9 +76,9 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
     inFlight.settle(podUid);
     allocations.release(podUid);
   };
-  const hold = (podUid: string, node: string): void => {
+  const hold = (podUid: string, node: string, isBinding: boolean): void => {
     clearTimeout(held.get(podUid)?.timer);
-    held.set(podUid, { node, timer: setTimeout(() => release(podUid), times.heldMs).unref() });
+    held.set(podUid, { node, isBinding, timer: setTimeout(() => release(podUid), times.heldMs).unref() });
   };
 
   const evictOne = async (podUid: string, { podNamespace, podName }: BindingRequest, node: string) => {
@@ -90,6 +96,23 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
 
   return {
     holds: (podUid) => held.has(podUid),
+    without(priority, decide) {
+      const lifted = [...held].flatMap(([podUid, { node, isBinding }]) => {
+        const isLower = (nominated.get(podUid)?.pod.priority ?? priority) < priority;
+        const allocation = isLower && !isBinding ? allocations.allocationOf(podUid) : undefined;
+        if (allocation) allocations.release(podUid);
+        return allocation ? [{ allocation, node }] : [];
+      });
+      const before = lifted.map(({ node }) => allocations.placeableNode(node));
+      try {
+        return decide();
+      } finally {
+        const isFree = lifted.map(({ node }, index) => allocations.placeableNode(node) === before[index]);
+        for (const [index, { allocation }] of lifted.entries())
+          if (isFree[index]) allocations.allocate(allocation);
+          else release(allocation.podUid);
+      }
+    },
     nominate(pod, request, nodes) {
       const before = held.get(pod.podUid);
       if (before && nodes.includes(before.node)) return before.node;
@@ -106,7 +129,7 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
     },
     async makeRoom(binding, { node, victims, ending }) {
       const { podUid } = binding;
-      hold(podUid, node);
+      hold(podUid, node, true);
       try {
         // One after the other: where a budget refuses one, no other is evicted in vain.
         for (const victim of victims) await evictOne(victim.podUid, binding, node);
@@ -118,7 +141,7 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
       const untilMs = performance.now() + times.waitMs;
       const left = () => awaited.filter((uid) => allocations.allocationOf(uid)?.nodeName === node);
       while (left().length > 0 && performance.now() < untilMs) await delay(LOOK_MS, undefined, { ref: false });
-      hold(podUid, node);
+      hold(podUid, node, false);
       const names = left().map((uid) => `${boundPods.get(uid)?.namespace}/${boundPods.get(uid)?.name}`);
       if (names.length === 0) return ok(undefined);
       return err(`pods of lower priority on node ${node} have not ended yet: ${names.join(', ')}; the GPUs are held`);

@@ -1,6 +1,6 @@
 // Keeps for a pod what its victims leave: the share that it gets on the node that kube-scheduler nominated for it. As
 // kube-scheduler does with what it counts itself, that is not there for pods of the same or a lower priority, and is for
-// those of a higher one. What the extender's own preemption holds is in make-room.ts.
+// those of a higher one. What the extender's own preemption holds is in make-room.ts, by the same rule.
 import type { V1Pod } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../../api/names.ts';
 import type { ApiConfig } from '../../kube/config.ts';
@@ -11,6 +11,7 @@ import type { PlaceableNode } from '../../placement/node.ts';
 import type { Decider } from '../decisions/filter-and-score.ts';
 import { aspectsOf } from '../decisions/pod-aspects.ts';
 import type { CachedRequest } from '../decisions/request-cache.ts';
+import type { RoomMaker } from './make-room.ts';
 import type { PreemptingPod, PreemptionPlanner } from './preemption.ts';
 
 type NominatedPod = Omit<CachedRequest, 'priority'> & { readonly pod: PreemptingPod; readonly node: string };
@@ -29,12 +30,13 @@ type NominationParts = {
   readonly allocations: Allocations;
   readonly decider: Decider;
   readonly planner: PreemptionPlanner;
+  readonly roomMaker: Pick<RoomMaker, 'without'>;
 };
 
 /** `triedOn`: the node as it was when there was nothing to keep. */
 type Known = NominatedPod & { kept?: Allocation; triedOn?: PlaceableNode };
 
-export function createNominations({ allocations, decider, planner }: NominationParts): Nominations {
+export function createNominations({ allocations, decider, planner, roomMaker }: NominationParts): Nominations {
   const nominated = new Map<string, Known>();
 
   const lift = (one: Known): void => {
@@ -83,11 +85,11 @@ export function createNominations({ allocations, decider, planner }: NominationP
     },
     forget,
     without({ podUid, priority }, decide) {
-      if (nominated.size === 0) return decide();
+      if (nominated.size === 0) return roomMaker.without(priority, decide);
       keepAll();
       for (const one of nominated.values()) if (one.pod.podUid === podUid || one.pod.priority < priority) lift(one);
       try {
-        return decide();
+        return roomMaker.without(priority, decide);
       } finally {
         keepAll();
       }

@@ -171,7 +171,7 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
   });
   const gangs = createGangs({ allocations, inFlight, decider, unboundPods: async () => undefined });
   const podGroups = createPodGroups(config);
-  const nominations = createNominations({ allocations, decider, planner });
+  const nominations = createNominations({ allocations, decider, planner, roomMaker });
   const binder = createBinder({
     ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, logger },
     relist: async () => {},

@@ -24,7 +24,10 @@ function bed(mib: number, { isTerminating = true, priority = 0 } = {}) {
       demand: new Map([[uuid(0), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
     });
   if (mib > 0) hold('victim', mib);
-  const nominations = createNominations({ allocations, decider, planner });
+  const nominations = createNominations({
+    ...{ allocations, decider, planner },
+    roomMaker: { without: (_, decide) => decide() },
+  });
   return {
     ...{ allocations, nominations, hold },
     nominate: (podUid: string, mib: number, priority: number) =>
