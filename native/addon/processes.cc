@@ -79,11 +79,6 @@ Napi::Value BecomeSubreaper(const Napi::CallbackInfo &info) {
     return Napi::Boolean::New(info.Env(), prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
 }
 
-// dieWithParent(): this process gets SIGTERM when its parent ends.
-Napi::Value DieWithParent(const Napi::CallbackInfo &info) {
-    return Napi::Boolean::New(info.Env(), prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) == 0);
-}
-
 } // namespace
 
 void InitProcesses(Napi::Env env, Napi::Object exports) {
@@ -91,5 +86,4 @@ void InitProcesses(Napi::Env env, Napi::Object exports) {
     exports.Set("isRunning", Napi::Function::New(env, IsRunning));
     exports.Set("signalExact", Napi::Function::New(env, SignalExact));
     exports.Set("becomeSubreaper", Napi::Function::New(env, BecomeSubreaper));
-    exports.Set("dieWithParent", Napi::Function::New(env, DieWithParent));
 }

@@ -137,7 +137,6 @@ export type Native = {
   /** 'sent', 'gone', 'reused', 'moved' or 'refused: ...' */
   signalExact(pid: number, startTicks: number, cgroup: string, signal: number): string;
   becomeSubreaper(): boolean;
-  dieWithParent(): boolean;
   /**
    * Releases resident pages of the program's own file (code and constants) and returns their bytes; 0 if the kernel
    * does not list mappings. Pages that are used again come from the page cache, about 50 us per MiB.

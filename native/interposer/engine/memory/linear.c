@@ -106,10 +106,11 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct res
     return ABI_SUCCESS;
 }
 
-#define RESERVE_LINEAR(symbol, types, bytes, pointer, ...)                                    \
+/* Reserves `announced` bytes, calls the driver, and charges the `bytes` that it took by its answer. */
+#define RESERVE_LINEAR(symbol, types, announced, pointer, bytes, ...)                         \
     ({                                                                                        \
         struct reservation ticket_;                                                           \
-        abi_result result_ = begin(bytes, 0, &ticket_);                                       \
+        abi_result result_ = begin(announced, 0, &ticket_);                                   \
         if (result_ == ABI_SUCCESS) {                                                         \
             result_ = CALL_REAL(symbol, types, __VA_ARGS__);                                  \
             if (result_ == ABI_SUCCESS) result_ = finish_linear(&ticket_, *(pointer), bytes); \
@@ -120,13 +121,13 @@ static inline __attribute__((always_inline)) abi_result finish_linear(struct res
 
 abi_result cot_cuMemAlloc_v2(abi_devptr *pointer, size_t bytes) {
     if (!pointer || bytes == 0) return CALL_REAL(cuMemAlloc_v2, (abi_devptr *, size_t), pointer, bytes);
-    return RESERVE_LINEAR(cuMemAlloc_v2, (abi_devptr *, size_t), bytes, pointer, pointer, bytes);
+    return RESERVE_LINEAR(cuMemAlloc_v2, (abi_devptr *, size_t), bytes, pointer, bytes, pointer, bytes);
 }
 
 /* The old 32-bit form: it fails if the pointer does not fit into 32 bits. */
 abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
     if (!pointer || bytes == 0) return CALL_REAL(cuMemAlloc, (unsigned *, unsigned), pointer, bytes);
-    return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, pointer, bytes);
+    return RESERVE_LINEAR(cuMemAlloc, (unsigned *, unsigned), bytes, pointer, bytes, pointer, bytes);
 }
 
 /* ---- cuMemAllocPitch: the driver pads rows. How far is learned from an allocation of one byte, once per GPU and
@@ -136,28 +137,19 @@ abi_result cot_cuMemAlloc(unsigned *pointer, unsigned bytes) {
 
 static _Atomic size_t row_paddings[COT_MAX_GPUS]; /* 0: unknown */
 
-typedef abi_result (*pitch_call)(abi_devptr *, size_t *, size_t, size_t, unsigned);
-typedef abi_result (*old_pitch_call)(unsigned *, unsigned *, unsigned, unsigned, unsigned);
+#define PITCH_TYPES (abi_devptr *, size_t *, size_t, size_t, unsigned)
+#define OLD_PITCH_TYPES (unsigned *, unsigned *, unsigned, unsigned, unsigned)
 
 /* An error is also the answer to the program's request, which is no smaller. */
 static abi_result learn_row_padding(void) {
-    pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
-    struct reservation reservation;
     abi_devptr row = 0;
     size_t pitch = 0;
     void *context;
     uint32_t gpu;
     abi_result result = cot_attach();
     if (result == ABI_SUCCESS) result = cot_current_context(&gpu, &context);
-    if (result != ABI_SUCCESS || !real || gpu == COT_NO_GPU || atomic_load(&row_paddings[gpu])) return result;
-    result = begin(MIN_PADDING, 0, &reservation);
-    if (result != ABI_SUCCESS) return result;
-    result = real(&row, &pitch, 1, 1, 4);
-    if (result != ABI_SUCCESS) {
-        cancel(&reservation);
-        return result;
-    }
-    result = finish_linear(&reservation, row, pitch);
+    if (result != ABI_SUCCESS || gpu == COT_NO_GPU || atomic_load(&row_paddings[gpu])) return result;
+    result = RESERVE_LINEAR(cuMemAllocPitch_v2, PITCH_TYPES, MIN_PADDING, &row, pitch, &row, &pitch, 1, 1, 4);
     if (result != ABI_SUCCESS) return result;
     atomic_store(&row_paddings[gpu], pitch);
     return cot_cuMemFree_v2(row);
@@ -173,39 +165,22 @@ static uint64_t guess_pitched_bytes(uint64_t width, uint64_t height) {
     return height && row > UINT64_MAX / height ? UINT64_MAX : row * height;
 }
 
-static abi_result begin_rows(uint64_t width, uint64_t height, struct reservation *reservation) {
-    abi_result result = learn_row_padding();
-    return result == ABI_SUCCESS ? begin(guess_pitched_bytes(width, height), 0, reservation) : result;
-}
-
 abi_result cot_cuMemAllocPitch_v2(abi_devptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
-    pitch_call real = (pitch_call)cot_real(COT_REAL_cuMemAllocPitch_v2);
-    if (!real) return (abi_result)cot_missing();
-    if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
-    struct reservation reservation;
-    abi_result result = begin_rows(width, height, &reservation);
+    if (!pointer || !pitch || !width || !height)
+        return CALL_REAL(cuMemAllocPitch_v2, PITCH_TYPES, pointer, pitch, width, height, element);
+    abi_result result = learn_row_padding();
     if (result != ABI_SUCCESS) return result;
-    result = real(pointer, pitch, width, height, element);
-    if (result != ABI_SUCCESS) {
-        cancel(&reservation);
-        return result;
-    }
-    return finish_linear(&reservation, *pointer, *pitch * height);
+    return RESERVE_LINEAR(cuMemAllocPitch_v2, PITCH_TYPES, guess_pitched_bytes(width, height), pointer, *pitch * height,
+                          pointer, pitch, width, height, element);
 }
 
 abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
-    old_pitch_call real = (old_pitch_call)cot_real(COT_REAL_cuMemAllocPitch);
-    if (!real) return (abi_result)cot_missing();
-    if (!pointer || !pitch || !width || !height) return real(pointer, pitch, width, height, element);
-    struct reservation reservation;
-    abi_result result = begin_rows(width, height, &reservation);
+    if (!pointer || !pitch || !width || !height)
+        return CALL_REAL(cuMemAllocPitch, OLD_PITCH_TYPES, pointer, pitch, width, height, element);
+    abi_result result = learn_row_padding();
     if (result != ABI_SUCCESS) return result;
-    result = real(pointer, pitch, width, height, element);
-    if (result != ABI_SUCCESS) {
-        cancel(&reservation);
-        return result;
-    }
-    return finish_linear(&reservation, *pointer, (uint64_t)*pitch * height);
+    return RESERVE_LINEAR(cuMemAllocPitch, OLD_PITCH_TYPES, guess_pitched_bytes(width, height), pointer, (uint64_t)*pitch * height,
+                          pointer, pitch, width, height, element);
 }
 
 abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
