@@ -1,7 +1,6 @@
 // Grants pods another amount of memory while they run, as the annotation `cotenant.io/memory` asks: on the GPUs that
 // they have, if these have it left. The allocations hold the larger of both amounts until the watch shows the new grant;
 // the agent of the node applies it. A change that does not fit is tried again every round, and reported once.
-import { setTimeout as delay } from 'node:timers/promises';
 import type { V1PodCondition } from '@kubernetes/client-node';
 import { formatPodGrant, type PodGrant } from '../api/grant-annotation.ts';
 import { grantWithSizes, parseMemorySizes } from '../api/memory-annotation.ts';
@@ -9,6 +8,7 @@ import { GRANT_ANNOTATION, MEMORY_ANNOTATION, MEMORY_RESIZED } from '../api/name
 import type { Logger } from '../common/logger.ts';
 import { formatBytes } from '../common/quantity.ts';
 import { err, ok, type Result } from '../common/result.ts';
+import { createRounds } from '../common/rounds.ts';
 import { describeApiError, statusOf } from '../kube/api-error.ts';
 import { callApi, pathOf } from '../kube/call.ts';
 import type { ApiConfig } from '../kube/config.ts';
@@ -43,10 +43,8 @@ const MOST_WRITES = 20;
 export function createResizer(parts: ResizerParts): Resizer {
   const { config, allocations, leadership, resizeRequests, onResize, logger } = parts;
   const report = createReports(parts);
-  const closing = new AbortController();
   /** What a pod had, and what is reserved for it while it is not known whether the API server has the new grant. */
   const reserved = new Map<string, { readonly before: Allocation; readonly reservation: Allocation }>();
-  let running: Promise<void> | undefined;
 
   /** Unless the watch has shown another grant of the pod, or its end. */
   const giveBack = (podUid: string): void => {
@@ -103,7 +101,7 @@ export function createResizer(parts: ResizerParts): Resizer {
     for (const podUid of reserved.keys()) if (!resizeRequests.has(podUid)) giveBack(podUid);
     let writes = 0;
     for (const [podUid, request] of [...resizeRequests]) {
-      if (writes === MOST_WRITES || closing.signal.aborted || !leadership.state().leads) return;
+      if (writes === MOST_WRITES || rounds.signal.aborted || !leadership.state().leads) return;
       const outcome = await settle(podUid, request);
       if (outcome === undefined) continue;
       onResize(outcome);
@@ -112,21 +110,8 @@ export function createResizer(parts: ResizerParts): Resizer {
     report.keepOnly(resizeRequests);
   };
 
-  const run = async (): Promise<void> => {
-    while (!closing.signal.aborted) {
-      await round();
-      await delay(ROUND_MS, undefined, { signal: closing.signal }).catch(() => undefined);
-    }
-  };
-  return {
-    start() {
-      running ??= run();
-    },
-    async close() {
-      closing.abort();
-      await running;
-    },
-  };
+  const rounds = createRounds(round, ROUND_MS);
+  return rounds;
 }
 
 function wantedGrant({ grant, wanted }: ResizeRequest): Result<PodGrant> {

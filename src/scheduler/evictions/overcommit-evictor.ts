@@ -1,8 +1,9 @@
 // Evicts pods from overcommitted GPUs so that their successors are placed anew: looks at GPUs that changed, waits for
 // overlaps that pass by themselves, and asks the API server. overcommit.ts chooses the pods. A pod that no controller
 // would recreate gets an Event only.
-import { setTimeout as delay } from 'node:timers/promises';
+
 import type { Logger } from '../../common/logger.ts';
+import { createRounds } from '../../common/rounds.ts';
 import { describeApiError, statusOf } from '../../kube/api-error.ts';
 import { callApi, pathOf } from '../../kube/call.ts';
 import type { ApiConfig } from '../../kube/config.ts';
@@ -55,11 +56,9 @@ type Done = ReadonlyMap<string, { readonly outcome: EvictionOutcome; readonly at
 export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor {
   const { leadership, boundPods, afterMs, onEviction } = parts;
   const evict = createEviction(parts);
-  const closing = new AbortController();
   /** By UID of the pod. */
   const done = new Map<string, { readonly outcome: EvictionOutcome; readonly atMs: number }>();
   const overcommit = createOvercommitTracker(parts, done);
-  let running: Promise<void> | undefined;
 
   const round = async (): Promise<void> => {
     if (!leadership.state().leads) return overcommit.reset();
@@ -70,28 +69,17 @@ export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor 
       const [pod, before] = [boundPods.get(podUid), done.get(podUid)];
       if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + RETRY_MS))) continue;
       if (pod.isRecreated) evictions += 1;
-      if (evictions > MOST_EVICTIONS || closing.signal.aborted || !leadership.state().leads) return;
+      if (evictions > MOST_EVICTIONS || rounds.signal.aborted || !leadership.state().leads) return;
       const outcome = await evict(podUid, pod, because);
       done.set(podUid, { outcome, atMs: performance.now() });
       onEviction(outcome);
     }
   };
-  const run = async (): Promise<void> => {
-    while (!closing.signal.aborted) {
-      await round();
-      await delay(ROUND_MS, undefined, { signal: closing.signal }).catch(() => undefined);
-    }
-  };
+  const rounds = createRounds(round, ROUND_MS);
   return {
-    start() {
-      running ??= run();
-    },
+    ...rounds,
     get overcommittedGpus() {
       return overcommit.gpus;
-    },
-    async close() {
-      closing.abort();
-      await running;
     },
   };
 }

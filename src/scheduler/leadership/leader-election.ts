@@ -1,8 +1,8 @@
 // Leader election of the extender: by the Lease that kube-scheduler holds in the same pod, or by one that this process
 // holds for a kube-scheduler elsewhere. Talks to the API server; lease.ts judges.
 import { randomUUID } from 'node:crypto';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { V1Lease } from '@kubernetes/client-node';
+import { createRounds } from '../../common/rounds.ts';
 import { describeApiError, statusOf, unlessMissing } from '../../kube/api-error.ts';
 import { callApi, pathOf } from '../../kube/call.ts';
 import type { ApiConfig } from '../../kube/config.ts';
@@ -70,22 +70,19 @@ export function holdLease(
   const fullName = `${namespace}/${name}`;
   const lease = createLeaseWriter(config, { namespace, name }, `${hostname}_${randomUUID()}`);
   const { promise: ready, resolve: firstRead } = Promise.withResolvers<void>();
-  const closing = new AbortController();
 
-  const run = async (): Promise<void> => {
-    while (!closing.signal.aborted) {
-      try {
-        await lease.acquireOrRenew();
-        firstRead();
-      } catch (error) {
-        if (statusOf(error) !== 409)
-          onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
-      }
-      await delay(EVERY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
+  const acquireOrRenew = async (): Promise<void> => {
+    try {
+      await lease.acquireOrRenew();
+      firstRead();
+    } catch (error) {
+      if (statusOf(error) !== 409)
+        onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
     }
   };
 
-  const running = run();
+  const rounds = createRounds(acquireOrRenew, EVERY_MS);
+  rounds.start();
   return {
     ready,
     state() {
@@ -96,8 +93,7 @@ export function holdLease(
       return { leads: false, because: heldBy(fullName, lease.observed?.holder, hostname) };
     },
     async close() {
-      closing.abort();
-      await running;
+      await rounds.close();
       try {
         await lease.release();
       } catch (error) {

@@ -3,7 +3,7 @@ import test from 'ava';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import { fitLines, fitsOf } from '../../../src/cli/cluster/fits.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
-import { EVERY_DIALECT } from '../../../src/cli/commands/planning/convert.ts';
+import { EVERY_DIALECT } from '../../../src/cli/options/manifests.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import { blocks, readPage, section } from '../../support/docs.ts';

@@ -1,9 +1,9 @@
 // `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
 import { stringify } from 'yaml';
-import { DEFAULT_CONFIGURATION, rulesOf, type WebhookConfiguration } from '../../../../webhook/config.ts';
+import { rulesOf, type WebhookConfiguration } from '../../../../webhook/config.ts';
 import { mutatePod } from '../../../../webhook/mutate.ts';
 import { TENANT_ANNOTATIONS } from '../../../api/names.ts';
-import { type ContainerRequest, FOREIGN_DIALECT_NAMES } from '../../../api/request.ts';
+import type { ContainerRequest } from '../../../api/request.ts';
 import { parsePodRequest } from '../../../api/request-annotation.ts';
 import { type JsonObject, objectAt, textAt } from '../../../common/json.ts';
 import { formatProblem } from '../../../common/problem.ts';
@@ -11,11 +11,11 @@ import { ownAmounts, showAmounts } from '../../../request/amounts.ts';
 import { listContainers, type PodContainer } from '../../../request/containers.ts';
 import { type Dialect, ownsKey, ownsResource } from '../../../request/dialects/dialect.ts';
 import { dialectsOf, FOREIGN_DIALECTS } from '../../../request/dialects/index.ts';
-import { type Command, text, texts, UsageError } from '../../lib/command.ts';
-import { documentsOf, mapPods, objectName } from '../../lib/manifests.ts';
+import { type Command, text } from '../../lib/command.ts';
+import { mapPods, objectName } from '../../lib/manifests.ts';
 import { formOf, outputOptions } from '../../lib/output.ts';
 import { askedBy, jsonText, oneCell, oneLine } from '../../lib/text.ts';
-import { readConfiguration } from '../../lib/webhook-configuration.ts';
+import { MANIFEST_OPTIONS, readManifests } from '../../options/manifests.ts';
 import { namespaceOption } from '../../options/target.ts';
 
 type Converted = {
@@ -40,41 +40,20 @@ export type ConvertedPod = {
   readonly warnings: readonly string[];
 };
 
-/** All dialects are on: `hami` reads `nvidia.com/gpu`. */
-export const EVERY_DIALECT: WebhookConfiguration = {
-  ...DEFAULT_CONFIGURATION,
-  rules: { ...DEFAULT_CONFIGURATION.rules, dialects: [...FOREIGN_DIALECT_NAMES] },
-};
-
 export const convert: Command = {
   name: 'convert',
   summary: 'Shows what the webhook would make of manifests: the share of each container and why, or the refusal.',
   usage: '-f FILE [-f FILE ...] [--config FILE] [-n NAMESPACE] [-o table|yaml|json]',
   options: {
-    file: {
-      short: 'f',
-      value: 'FILE',
-      multiple: true,
-      help: 'manifests in YAML or JSON, lists too; - is standard input',
-    },
-    config: {
-      short: 'c',
-      value: 'FILE',
-      help: "the webhook's settings or their ConfigMap (default all dialects are on)",
-    },
+    ...MANIFEST_OPTIONS,
     namespace: namespaceOption('of manifests that name none (default default)'),
     ...outputOptions('table (default), yaml (the manifests as they would become) or json'),
   },
   notes: 'It asks no cluster. Its exit code is 1 where a pod would be refused.',
   async run(parsed) {
-    const files = texts(parsed, 'file');
-    if (files.length === 0) throw new UsageError('want at least one -f FILE');
     const form = formOf(parsed);
-    const config = text(parsed, 'config');
-    const configuration = config === undefined ? EVERY_DIALECT : readConfiguration(config);
-    const results = files
-      .flatMap(documentsOf)
-      .map((document) => convertDocument(document, configuration, text(parsed, 'namespace')));
+    const { documents, configuration } = readManifests(parsed);
+    const results = documents.map((document) => convertDocument(document, configuration, text(parsed, 'namespace')));
     const pods = results.flatMap((result) => result.pods);
     if (form === 'yaml') process.stdout.write(results.map(({ after }) => stringify(after)).join('---\n'));
     else if (form === 'json') console.log(jsonText(pods));

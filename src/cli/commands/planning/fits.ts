@@ -2,30 +2,18 @@
 import { PLACEMENTS } from '../../../api/request.ts';
 import { readNodesAndPods } from '../../cluster/collect.ts';
 import { fitLines, fitsOf } from '../../cluster/fits.ts';
-import { type Command, choice, Refused, text, texts, UsageError } from '../../lib/command.ts';
-import { documentsOf } from '../../lib/manifests.ts';
+import { type Command, choice, Refused, text } from '../../lib/command.ts';
 import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
 import { oneLine } from '../../lib/text.ts';
-import { readConfiguration } from '../../lib/webhook-configuration.ts';
+import { MANIFEST_OPTIONS, readManifests } from '../../options/manifests.ts';
 import { KUBECONFIG_OPTIONS, namedCluster, namespaceOption } from '../../options/target.ts';
-import { EVERY_DIALECT } from './convert.ts';
 
 export const fits: Command = {
   name: 'fits',
   summary: "Shows which pods of manifests would fit the cluster's GPUs now, where, and how many more of them.",
   usage: '-f FILE [-f FILE ...] [--config FILE] [-n NAMESPACE] [-o table|yaml|json]',
   options: {
-    file: {
-      short: 'f',
-      value: 'FILE',
-      multiple: true,
-      help: 'manifests in YAML or JSON, lists too; - is standard input',
-    },
-    config: {
-      short: 'c',
-      value: 'FILE',
-      help: "the webhook's settings or their ConfigMap (default all dialects are on)",
-    },
+    ...MANIFEST_OPTIONS,
     placement: {
       value: 'HOW',
       choices: PLACEMENTS,
@@ -37,12 +25,8 @@ export const fits: Command = {
   },
   notes: 'It creates nothing and counts GPUs alone. Its exit code is 1 where a pod does not fit or would be refused.',
   async run(parsed) {
-    const files = texts(parsed, 'file');
-    if (files.length === 0) throw new UsageError('want at least one -f FILE');
     formOf(parsed);
-    const config = text(parsed, 'config');
-    const documents = files.flatMap(documentsOf);
-    const configuration = config === undefined ? EVERY_DIALECT : readConfiguration(config);
+    const { documents, configuration } = readManifests(parsed);
     const cluster = await namedCluster(parsed);
     const namespace = text(parsed, 'namespace') ?? cluster.namespace;
     const { nodes, pods, notes } = await readNodesAndPods(cluster, { namespace: cluster.namespace });
