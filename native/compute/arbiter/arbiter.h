@@ -37,6 +37,13 @@ static inline uint32_t cot_mask_next(const struct cot_mask *mask, uint32_t from)
     }
     return COT_ARBITER_MEMBERS;
 }
+/* Is one set in the masks of all GPUs? */
+static inline bool cot_masks_any(const struct cot_mask masks[COT_ARBITER_GPUS]) {
+    for (uint32_t gpu = 0; gpu < COT_ARBITER_GPUS; gpu++) {
+        if (cot_mask_next(&masks[gpu], 0) < COT_ARBITER_MEMBERS) return true;
+    }
+    return false;
+}
 
 /* ---- policies: the share of each container of a GPU ---- */
 

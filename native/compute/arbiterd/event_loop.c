@@ -181,13 +181,6 @@ static void publish(const struct cot_decision *decision) {
     }
 }
 
-static bool any(const struct cot_mask *masks) {
-    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
-        if (cot_mask_next(&masks[at], 0) < COT_ARBITER_MEMBERS) return true;
-    }
-    return false;
-}
-
 /* When to come back; UINT64_MAX: only a heartbeat is due. `watch` is kept from one round to the next. */
 static uint64_t decide(struct cot_mask watch[COT_ARBITER_GPUS], bool all) {
     static struct cot_decision decision;
@@ -198,7 +191,7 @@ static uint64_t decide(struct cot_mask watch[COT_ARBITER_GPUS], bool all) {
         cot_arbiter_decide(&arbiter, now, &decision);
         if (decision.next_ns >= now + COT_LEASE_PAGE_HEARTBEAT_NS) decision.next_ns = UINT64_MAX;
         publish(&decision);
-        if (!any(decision.look) || looks == MOST_LOOKS) break;
+        if (!cot_masks_any(decision.look) || looks == MOST_LOOKS) break;
         report_masked(decision.look, now_ns());
     }
     memcpy(watch, decision.watch, sizeof decision.watch);
@@ -249,7 +242,7 @@ static uint64_t heartbeat(uint64_t now, bool all) {
 
 /* Only a bell needs the arbiter, and all bells are waited for. */
 static bool may_idle(uint64_t next, const struct cot_mask *watch) {
-    if (next != UINT64_MAX || any(watch)) return false;
+    if (next != UINT64_MAX || cot_masks_any(watch)) return false;
     for (uint32_t i = 0; i < page_count; i++) {
         if (!pages[i]->broken && (budget_is_exhausted(pages[i]) || !is_quiet(pages[i]))) return false;
     }

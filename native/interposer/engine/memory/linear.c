@@ -179,8 +179,8 @@ abi_result cot_cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned widt
         return CALL_REAL(cuMemAllocPitch, OLD_PITCH_TYPES, pointer, pitch, width, height, element);
     abi_result result = learn_row_padding();
     if (result != ABI_SUCCESS) return result;
-    return RESERVE_LINEAR(cuMemAllocPitch, OLD_PITCH_TYPES, guess_pitched_bytes(width, height), pointer, (uint64_t)*pitch * height,
-                          pointer, pitch, width, height, element);
+    return RESERVE_LINEAR(cuMemAllocPitch, OLD_PITCH_TYPES, guess_pitched_bytes(width, height), pointer,
+                          (uint64_t)*pitch * height, pointer, pitch, width, height, element);
 }
 
 abi_result cot_cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsigned flags) {
