@@ -1,6 +1,7 @@
 // The annotation `cotenant.io/gpus` of a Node: its GPUs as the node's agent sees them, from which the scheduler
 // chooses.
 import * as v from 'valibot';
+import { createPool } from '../common/digest.ts';
 import type { Result } from '../common/result.ts';
 import { listOf, parseVersionedJson, whole } from '../common/schema.ts';
 import { gpuUuid } from './gpu.ts';
@@ -17,11 +18,17 @@ const clipped = (most: number) =>
     v.transform((text) => text.slice(0, most)),
   );
 
+/** Most GPUs of a cluster have one of a few. */
+const sharedModel = createPool<string>(1000);
+
 const nodeGpu = v.object({
   gpuUuid,
   /** The driver's order on that node, which can change with a reboot; for people only. */
   index: whole(0, 1000),
-  model: clipped(LONGEST_MODEL),
+  model: v.pipe(
+    clipped(LONGEST_MODEL),
+    v.transform((model) => sharedModel(model, model)),
+  ),
   /** Memory that the driver leaves to programs: the sum of all grants on the GPU is at most this. */
   usableBytes: whole(0, MOST_MEMORY_BYTES),
   healthy: v.boolean(),

@@ -10,6 +10,8 @@ import type { ReplicaOf } from './replicas.ts';
 export type Allocation = {
   readonly podUid: string;
   readonly nodeName: string;
+  /** Of the text that says what it holds; absent: the watch has not shown it. */
+  readonly digest?: string;
   /** By UUID of the GPU. */
   readonly demand: ReadonlyMap<string, GpuDemand>;
   readonly replicaOf?: ReplicaOf;
@@ -153,22 +155,23 @@ function addUp(
     ...(placement && { placement }),
     gpus: gpus.map(({ gpuUuid, model, usableBytes, healthy, fault, unfenced, others }) => {
       const demands = [...(others ? [others] : []), ...allocations.flatMap(({ demand }) => demand.get(gpuUuid) ?? [])];
-      const replicas = allocations.flatMap(({ demand, replicaOf }) =>
-        replicaOf && demand.has(gpuUuid) ? [replicaOf] : [],
-      );
+      // The copy has no spare places, which are most of a list that was filled one by one.
+      const replicas = allocations
+        .flatMap(({ demand, replicaOf }) => (replicaOf && demand.has(gpuUuid) ? [replicaOf] : []))
+        .slice();
       const blocking = allocations.find(({ blocks }) => blocks?.gpuUuids.includes(gpuUuid))?.blocks;
       return {
         gpuUuid,
         model,
         usableBytes,
         healthy,
+        grantedBytes: demands.reduce((total, { memoryBytes }) => total + memoryBytes, 0),
+        grantedCoresPercent: demands.reduce((total, { coresPercent }) => total + coresPercent, 0),
+        tenants: demands.reduce((total, { tenants }) => total + tenants, 0),
         ...(fault !== undefined && { fault }),
         ...(unfenced !== undefined && { unfenced }),
         ...(blocking && { blocked: blocking.reason }),
         ...(replicas.length > 0 && { replicas }),
-        grantedBytes: demands.reduce((total, { memoryBytes }) => total + memoryBytes, 0),
-        grantedCoresPercent: demands.reduce((total, { coresPercent }) => total + coresPercent, 0),
-        tenants: demands.reduce((total, { tenants }) => total + tenants, 0),
       };
     }),
   };

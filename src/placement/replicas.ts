@@ -1,5 +1,5 @@
 // Which pods are replicas of one another, for `spread`: those of one owner, and those with the same labels. Pure.
-import { createHash } from 'node:crypto';
+import { createPool, shortDigest } from '../common/digest.ts';
 
 /** Short digests; without an owner or without labels one of them is absent. */
 export type ReplicaOf = { readonly owner?: string; readonly labels?: string };
@@ -23,8 +23,9 @@ const OWN_LABELS = [
   'job-name',
 ];
 
-const digest = (value: unknown): string =>
-  createHash('sha256').update(JSON.stringify(value)).digest('base64').slice(0, 16);
+const digest = (value: unknown): string => shortDigest(JSON.stringify(value));
+
+const shared = createPool<ReplicaOf>(10_000);
 
 /** Undefined: it is a replica of none. */
 export function replicaOf({ namespace, labels = {}, ownerReferences = [] }: Metadata): ReplicaOf | undefined {
@@ -33,10 +34,11 @@ export function replicaOf({ namespace, labels = {}, ownerReferences = [] }: Meta
     .filter(([key]) => !OWN_LABELS.includes(key))
     .sort(([a], [b]) => (a < b ? -1 : 1));
   if (owner === undefined && own.length === 0) return undefined;
-  return {
+  const found = {
     ...(owner !== undefined && { owner: digest(owner) }),
     ...(own.length > 0 && { labels: digest([namespace, own]) }),
   };
+  return shared(`${found.owner} ${found.labels}`, found);
 }
 
 type ReplicaCounts = { readonly owner: number; readonly labels: number };

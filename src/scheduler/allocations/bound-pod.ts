@@ -4,6 +4,7 @@ import type { V1OwnerReference, V1Pod } from '@kubernetes/client-node';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GRANT_ANNOTATION, MEMORY_ANNOTATION, REQUEST_ANNOTATION, UUIDS_PREFIX } from '../../api/names.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
+import { createPool, shortDigest } from '../../common/digest.ts';
 import type { Allocation } from '../../placement/allocations.ts';
 import { demandOf } from '../../placement/demand.ts';
 import type { GrantedPod } from '../../placement/overcommit.ts';
@@ -52,12 +53,11 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   const [podUid, nodeName, text] = [metadata?.uid, spec?.nodeName, metadata?.annotations?.[GRANT_ANNOTATION]];
   if (!podUid || !nodeName || text === undefined) return { kind: 'no-grant' };
   if (status?.phase === 'Succeeded' || status?.phase === 'Failed') return { kind: 'no-grant' };
+  const digest = shortDigest(`${nodeName} ${text}`);
   const grant = parsePodGrant(text);
   if (grant.ok) {
-    const allocation = {
-      ...{ podUid, nodeName, demand: demandOf(grant.value.containers), gpuModels: gpuModelsOf(pod) },
-      ...aspectsOf(metadata, spec),
-    };
+    const demand = demandOf(grant.value.containers);
+    const allocation = { podUid, nodeName, digest, demand, gpuModels: gpuModelsOf(pod), ...aspectsOf(metadata, spec) };
     const facts = factsOf(pod, grant.value.epoch);
     const wanted = metadata?.annotations?.[MEMORY_ANNOTATION];
     if (wanted === undefined) return { kind: 'granted', allocation, facts };
@@ -69,7 +69,8 @@ export function readBoundPod(pod: V1Pod): BoundPod {
   const named = [text, ...uuids.map(([, value]) => value)].flatMap((value) => value.match(UUID) ?? []);
   const name = podName(pod);
   const blocks = { gpuUuids: [...new Set(named)], reason: `the grant of pod ${name} on it cannot be read` };
-  return { kind: 'invalid', allocation: { podUid, nodeName, demand: new Map(), blocks }, pod: name, why: grant.error };
+  const allocation = { podUid, nodeName, digest, demand: new Map(), blocks };
+  return { kind: 'invalid', allocation, pod: name, why: grant.error };
 }
 
 /** Most pods allow any. */
@@ -81,6 +82,10 @@ function gpuModelsOf({ metadata }: V1Pod): readonly string[] {
 }
 
 const ANY_MODEL: readonly string[] = [];
+
+const NO_LABELS: BoundPodFacts['labels'] = {};
+/** Replicas have the same ones. */
+const sharedLabels = createPool<BoundPodFacts['labels']>(10_000);
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
   const { metadata, spec } = pod;
@@ -96,7 +101,7 @@ function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
     isRecreated: (metadata?.ownerReferences ?? []).some(isRecreatingOwner),
     priority: spec?.priority ?? 0,
     isTerminating: metadata?.deletionTimestamp !== undefined,
-    labels: metadata?.labels ?? {},
+    labels: sharedLabels(JSON.stringify(metadata?.labels), metadata?.labels ?? NO_LABELS),
   };
 }
 

@@ -1,10 +1,10 @@
 // Keeps the allocations as the cluster has them: watches nodes for their GPUs and bound pods for their grants. Of pods
 // it keeps besides what the evictor must know, and nothing else of either.
-import { hash } from 'node:crypto';
 import type { V1Node, V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION, WATCH_MARK_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
 import type { Placement } from '../../api/request.ts';
+import { shortDigest } from '../../common/digest.ts';
 import type { Logger } from '../../common/logger.ts';
 import type { ApiConfig } from '../../kube/config.ts';
 import { listAndWatch } from '../../kube/list-watch.ts';
@@ -81,19 +81,19 @@ type WatchedNode = {
 function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: ReadonlyMap<string, string> } {
   const { config, allocations, freeCores, onWatchProblem, logger } = parts;
   /** Of the annotation, with the node's placement before it. */
-  const texts = new Map<string, string>();
+  const digests = new Map<string, string>();
   const invalid = new Map<string, string>();
   const forget = (name: string) => {
     allocations.removeNode(name);
     freeCores?.removeNode(name);
-    texts.delete(name);
+    digests.delete(name);
     invalid.delete(name);
   };
   const update = ({ name, text, placement, cores }: WatchedNode) => {
     if (text === undefined) return forget(name);
     freeCores?.setNode(name, cores);
-    const all = `${placement ?? ''}${text}`;
-    if (texts.get(name) === all) return;
+    const digest = shortDigest(`${placement ?? ''}${text}`);
+    if (digests.get(name) === digest) return;
     const gpus = parseNodeGpus(text);
     if (!gpus.ok) {
       forget(name);
@@ -103,7 +103,7 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
       invalid.delete(name);
       allocations.setNode(name, { ...gpus.value, ...(placement && { placement }) });
     }
-    texts.set(name, all);
+    digests.set(name, digest);
   };
   const watch = listAndWatch(config, {
     path: '/api/v1/nodes',
@@ -115,7 +115,7 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
     }),
     onList(items) {
       const listed = new Set(items.map(({ name }) => name));
-      for (const name of [...texts.keys()]) if (!listed.has(name)) forget(name);
+      for (const name of [...digests.keys()]) if (!listed.has(name)) forget(name);
       for (const node of items) update(node);
     },
     onChange: update,
@@ -125,52 +125,45 @@ function watchNodes(parts: ClusterParts): ClosableWatch & { readonly invalid: Re
   return { ...watch, invalid };
 }
 
-/** `digest`: of what decides whether the grant has changed; empty without one. */
 type WatchedPod = {
   readonly podUid: string;
   readonly read: BoundPod;
-  readonly digest: string;
   readonly node: string;
   readonly cores: number;
   readonly mark: string | undefined;
 };
 
-const NO_GRANT: BoundPod = { kind: 'no-grant' };
-
 function readWatchedPod(pod: V1Pod, countsCores: boolean): WatchedPod {
   const { metadata, spec } = pod;
-  const podUid = metadata?.uid ?? '';
-  const read = readBoundPod(pod);
-  const cores = countsCores ? coresOf(spec) : 0;
-  const onNode = { node: spec?.nodeName ?? '', cores, mark: metadata?.annotations?.[WATCH_MARK_ANNOTATION] };
-  if (read.kind === 'no-grant') return { podUid, read: NO_GRANT, digest: '', ...onNode };
-  const text = `${spec?.nodeName} ${metadata?.annotations?.[GRANT_ANNOTATION]}`;
-  return { podUid, read, digest: hash('sha256', text, 'base64'), ...onNode };
+  return {
+    podUid: metadata?.uid ?? '',
+    read: readBoundPod(pod),
+    node: spec?.nodeName ?? '',
+    cores: countsCores ? coresOf(spec) : 0,
+    mark: metadata?.annotations?.[WATCH_MARK_ANNOTATION],
+  };
 }
 
 function watchBoundPods(parts: ClusterParts) {
   const { config, allocations, inFlight, freeCores, onWatchProblem, logger } = parts;
   const boundPods = new Map<string, BoundPodFacts>();
-  const digests = new Map<string, string>();
   const resizeRequests = new Map<string, ResizeRequest>();
   const invalid = new Map<string, string>();
   const forget = (podUid: string) => {
     inFlight.settle(podUid);
     allocations.release(podUid);
     boundPods.delete(podUid);
-    digests.delete(podUid);
     resizeRequests.delete(podUid);
     invalid.delete(podUid);
   };
-  const update = ({ podUid, read, digest, node, cores }: WatchedPod) => {
+  const update = ({ podUid, read, node, cores }: WatchedPod) => {
     freeCores?.setPod(podUid, node, cores);
     if (read.kind === 'no-grant') return forget(podUid);
     if (read.kind === 'granted') boundPods.set(podUid, read.facts);
     else boundPods.delete(podUid);
     if (read.kind === 'granted' && read.resize) resizeRequests.set(podUid, read.resize);
     else resizeRequests.delete(podUid);
-    if (digests.get(podUid) === digest) return;
-    digests.set(podUid, digest);
+    if (allocations.allocationOf(podUid)?.digest === read.allocation.digest) return;
     inFlight.settle(podUid);
     if (read.kind === 'invalid') {
       invalid.set(podUid, read.why);

@@ -1,4 +1,5 @@
 // Decisions about kinds of pods and nodes, kept until the node changes: bounded, the least recently used first to go.
+import { createPool } from '../../common/digest.ts';
 import type { Allocations } from '../../placement/allocations.ts';
 import type { PodRefusal } from '../../placement/place-pod.ts';
 import { type Cost, compareCosts } from '../../placement/score.ts';
@@ -48,6 +49,8 @@ export function createDecisionCache(allocations: Allocations): DecisionCache {
   /** By the request's key, the least recently used first. */
   const cache = new Map<string, Cached>();
   let decisions = 0;
+  /** Each call has them as texts of its own. */
+  const sharedName = createPool<string>(10_000);
 
   const drop = (key: string): void => {
     decisions -= cache.get(key)?.byNode.size ?? 0;
@@ -90,9 +93,10 @@ export function createDecisionCache(allocations: Allocations): DecisionCache {
       const decided: Decided[] = [];
       const fitting: Fitting[] = [];
       // A plain loop: it runs for each call of kube-scheduler over all nodes of the cluster.
-      for (const node of nodes) {
-        let one = byNode.get(node);
+      for (const name of nodes) {
+        let one = byNode.get(name);
         if (one === undefined) {
+          const node = sharedName(name, name);
           one = decide(node);
           // Nodes without shared GPUs come and go without a change of the allocations: their names would pile up.
           if (allocations.placeableNode(node)) byNode.set(node, one);

@@ -100,6 +100,10 @@ function podMaker({ nodes, shares, podBytes = 7000, containers = 1 }: StandInOpt
         uid: podUid(index, generation),
         resourceVersion: String(version),
         creationTimestamp: '2026-01-01T00:00:00Z',
+        labels: {
+          ...{ 'app.kubernetes.io/name': `workload-${index % 1000}`, 'app.kubernetes.io/instance': 'production' },
+          'pod-template-hash': '6d4cf56db6',
+        },
         ownerReferences: [{ apiVersion: 'apps/v1', kind: 'ReplicaSet', name: 'r', uid: 'u', controller: true }],
         annotations: { ...grant, filler: '' },
       },

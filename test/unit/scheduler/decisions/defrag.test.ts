@@ -163,7 +163,8 @@ test('no smaller set of pods of a GPU helps, and the plan overbooks nothing', (t
     ),
     { numRuns: 400 },
   );
-  t.true(plans > 20, `${plans} of the clusters needed moves`);
+  // Of 400 some 20 to 40, by chance.
+  t.true(plans > 5, `${plans} of the clusters needed moves`);
 });
 
 test('a plan goes on only while its pods are there and the rest still frees the share', (t) => {

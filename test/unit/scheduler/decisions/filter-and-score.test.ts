@@ -1,5 +1,6 @@
 // What the extender answers, in few sentences however many nodes there are, and what it writes and reads of bound pods.
 import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { V1Pod } from '@kubernetes/client-node';
@@ -19,6 +20,9 @@ const allocationOf = (podUid: string, nodeName: string, gpu: number, mib: number
   nodeName,
   demand: new Map([[uuid(gpu), { memoryBytes: mib * MIB, coresPercent: 0, tenants: 1 }]]),
 });
+
+/** Of node and grant. */
+const digestOf = (text: string) => createHash('sha256').update(text).digest('base64').slice(0, 16);
 
 test('nodes that fit pass; the others get a reason, apart by whether waiting can help', (t) => {
   const { allocations, decider } = clusterOf({ a: 1000, b: 3000, c: 4000 });
@@ -205,7 +209,10 @@ test('a Binding carries node and grant for one pod UID, and reads back as alloca
   const annotations = metadata?.annotations ?? {};
   t.deepEqual(readBoundPod({ metadata: { uid: 'u', annotations }, spec: { nodeName: 'a', containers: [] } }), {
     kind: 'granted',
-    allocation: { ...allocationOf('u', 'a', 0, 600), cores: 0, gpuModels: [] },
+    allocation: {
+      ...{ ...allocationOf('u', 'a', 0, 600), cores: 0, gpuModels: [] },
+      digest: digestOf(`a ${annotations['cotenant.io/grant']}`),
+    },
     facts: {
       ...{ namespace: '', name: '', resourceVersion: '', epoch: 7, createdMs: 0 },
       ...{ state: 'waiting', isRecreated: false, priority: 0, isTerminating: false, labels: {} },
@@ -238,6 +245,7 @@ test('an invalid grant blocks the GPUs that it names; pods without one hold noth
     allocation: {
       podUid: 'u',
       nodeName: 'a',
+      digest: digestOf(`a {"a":"${uuid(1)}","b":"${uuid(1)}`),
       demand: new Map(),
       blocks: { gpuUuids: [uuid(1), uuid(5)], reason: 'the grant of pod team/x on it cannot be read' },
     },
