@@ -73,8 +73,8 @@ struct cot_share {
     bool native;            /* no gate: launches are not controlled */
 };
 
-/* Shares of all containers of a GPU. `instances`: of the average policy. Shares that add up to more than the GPU are
- * scaled down in proportion. */
+/* Shares of all containers of a GPU. `instances`: of the average policy. Guarantees that add up to more than the GPU
+ * are scaled down in proportion; limits stay what was granted. */
 void cot_policy_shares(uint32_t instances, const struct cot_request *requests, uint32_t count,
                        struct cot_share *shares);
 
@@ -83,6 +83,7 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
 struct cot_digest {
     uint64_t used_ns, inflight, pending_ns, longest_ns, launches, throttled_ns, relieved;
     uint32_t waiting;
+    uint32_t busy;    /* processes with work in flight */
     bool has_awaited; /* work of it has waited for a later launch, or so its processes found */
     uint32_t faults;  /* values that the gate would never write */
 };

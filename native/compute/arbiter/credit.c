@@ -87,8 +87,12 @@ static void charge_reported(struct cot_member *member, uint64_t ns) {
     cot_charge(member, real - ahead);
 }
 
-/* Brings the GPU's accounts up to now. Work of several containers in flight at once gets equal parts of the time, as
- * the driver slices it. */
+static uint64_t part_of(uint64_t elapsed, uint32_t busy, uint32_t all) {
+    return all ? elapsed * busy / all : elapsed;
+}
+
+/* Brings the GPU's accounts up to now. Processes with work in flight at once get equal parts of the time, as the driver
+ * slices it. */
 void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_ns) {
     if (now_ns <= gpu->now_ns) return;
     uint64_t elapsed = now_ns - gpu->now_ns;
@@ -104,7 +108,7 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_
     for (uint32_t i = 0; i < gpu->count; i++) {
         const struct cot_member *member = &gpu->members[i];
         if (!member->present || member->digest.inflight == 0) continue;
-        busy += is_trusted(gpu, member);
+        if (is_trusted(gpu, member)) busy += member->digest.busy;
         behind |= is_finishing_first(gpu, member);
     }
     for (uint32_t i = 0; i < gpu->count; i++) {
@@ -117,16 +121,17 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_
         if (member->digest.inflight == 0 || away) continue;
         member->busy_ns += elapsed;
         member->unreported_busy_ns += elapsed;
-        member->own_busy_ns += trailing ? elapsed : elapsed / (busy ? busy : 1);
+        uint64_t own = part_of(elapsed, cot_smaller(member->digest.busy, busy), busy);
+        member->own_busy_ns += trailing ? elapsed : own;
         /* The container's report may come late or never: a stopped process makes none, and its kernels end by
          * themselves. */
-        if (member->undrained && !trailing && member->charged_ahead_ns < MAX_AHEAD_NS)
-            charge_in_advance(member, elapsed / (busy ? busy : 1));
+        if (member->undrained && !trailing && member->charged_ahead_ns < MAX_AHEAD_NS) charge_in_advance(member, own);
     }
     struct cot_member *holder = cot_holder(gpu);
     if (holder && !holder->reserved && gpu->others_wait && !away && !behind) {
         holder->waited_for_ns += elapsed;
-        holder->owed_ns += holder->digest.inflight && busy ? elapsed / busy : elapsed;
+        bool shares = holder->digest.inflight && is_trusted(gpu, holder);
+        holder->owed_ns += shares ? part_of(elapsed, holder->digest.busy, busy) : elapsed;
     }
 }
 

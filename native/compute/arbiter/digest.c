@@ -47,6 +47,7 @@ void cot_digest(const void *page, uint32_t slot_count, uint32_t gpu_count, uint3
             inflight = 1;
         }
         sum.inflight += inflight;
+        sum.busy += inflight > 0;
         sum.pending_ns = add_capped(sum.pending_ns, pending);
         uint64_t longest = read_word(&row->longest_ns, MAX_DURATION_NS, &sum.faults);
         if (longest > sum.longest_ns) sum.longest_ns = longest;

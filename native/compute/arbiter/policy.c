@@ -9,7 +9,7 @@ static uint32_t at_most(uint64_t ppm) {
 
 void cot_policy_shares(uint32_t instances, const struct cot_request *requests, uint32_t count,
                        struct cot_share *shares) {
-    uint64_t weights = 0, asked = 0;
+    uint64_t weights = 0, asked = 0, sum = 0;
     uint32_t silent = 0;
     for (uint32_t i = 0; i < count; i++) {
         weights += requests[i].weight ? requests[i].weight : 1;
@@ -40,5 +40,10 @@ void cot_policy_shares(uint32_t instances, const struct cot_request *requests, u
             .high = request->high,
             .native = policy == COT_POLICY_NATIVE,
         };
+        sum += guarantee;
+    }
+    for (uint32_t i = 0; sum > COT_PPM && i < count; i++) {
+        uint64_t scaled = shares[i].guarantee_ppm * (uint64_t)COT_PPM / sum;
+        shares[i].guarantee_ppm = scaled ? (uint32_t)scaled : 1;
     }
 }

@@ -168,7 +168,9 @@ static void keep_alone(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct 
         /* The credit of an idle holder stops at its cap, and a charge may have been corrected. */
         int64_t status = (int64_t)(allowed - holder->digest.used_ns);
         if (holder->undrained) status -= (int64_t)holder->digest.pending_ns;
-        int64_t off = holder->credit_ns >= 0 ? status - holder->credit_ns : 0;
+        if (terms->at_ns > gpu->now_ns)
+            status -= (int64_t)((terms->at_ns - gpu->now_ns) / 1000 * terms->rate_ppm / 1000);
+        int64_t off = status - holder->credit_ns;
         if (off < (int64_t)arbiter->tuning.quantum_ns / 10 && off > -(int64_t)arbiter->tuning.quantum_ns / 10) return;
     }
     cot_order_alone(arbiter, gpu, holder);
@@ -203,6 +205,12 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
         revoke_gpu(arbiter, holder, round);
         return;
     }
+    /* Others' waits may begin at any moment: a turn at the bound is kept until its launch was made, whatever its debt.
+     */
+    if (cot_is_relief_unused(arbiter, holder, gpu->now_ns)) {
+        cot_wake_by(round, gpu->now_ns + COT_POLL_NS);
+        return;
+    }
     /* Limits of a gang grow on each of its GPUs, but its turns must not come apart. */
     bool together = !other && cot_gang_is_limited(arbiter, holder);
     if (!other && !together) {
@@ -230,10 +238,6 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     outranked = outranked || (other && !relieved && cot_overdue_since(arbiter, other, now) != UINT64_MAX &&
                               cot_overdue_since(arbiter, holder, now) == UINT64_MAX);
     outranked = outranked || (other && cot_sibling_holds(arbiter, other) && cot_precedes(arbiter, gpu, other, holder));
-    if (cot_is_relief_unused(arbiter, holder, now)) {
-        cot_wake_by(round, now + COT_POLL_NS);
-        return;
-    }
     if (!outranked && !stays && (spent || out_of_time || out_of_credit) && is_finishing(arbiter, holder, now)) {
         if (holder->terms.rate_ppm != 0) cot_order_turn(arbiter, gpu, holder, left);
         cot_wake_by(round, now + COT_POLL_NS);
@@ -255,11 +259,17 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
 
 /* A high-priority container launches behind the work that is still in flight, without waiting for the report of its
  * end: the driver finishes or slices that work, and nothing is launched after it. */
-static bool high_priority_waits(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const struct cot_member *holder,
-                                struct cot_round *round) {
-    if (holder->share.high) return false;
-    const struct cot_member *next = cot_next_member(arbiter, gpu, holder, round);
-    return next && next->share.high;
+static bool high_priority_waits(const struct cot_member *holder, const struct cot_member *next) {
+    return next && next->share.high && !holder->share.high;
+}
+
+/* The work of the holder had its time to drain: more of it while no other container's wait is at its bound. */
+static bool had_its_time(struct cot_arbiter *arbiter, const struct cot_gpu *gpu, const struct cot_member *holder,
+                         const struct cot_member *next) {
+    if (gpu->now_ns >= gpu->overrun_at_ns) return true;
+    uint64_t quantum = arbiter->tuning.quantum_ns;
+    bool at_bound = next && cot_overdue_since(arbiter, next, gpu->now_ns) != UINT64_MAX;
+    return at_bound && gpu->now_ns - gpu->closing_ns >= quantum + cot_smaller(holder->digest.pending_ns, quantum);
 }
 
 static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
@@ -272,12 +282,15 @@ static void decide_closing(struct cot_arbiter *arbiter, struct cot_gpu *gpu, str
     /* All that is left in flight has run for longer than predicted: it may wait for what others keep from launching. */
     bool stuck = holder->digested_since_close && holder->digest.inflight && holder->digest.pending_ns == 0 &&
                  gpu->now_ns - gpu->closing_ns >= arbiter->tuning.quantum_ns;
-    bool over = gpu->now_ns >= gpu->overrun_at_ns || holder->undrained || stuck;
+    const struct cot_member *next = cot_next_member(arbiter, gpu, holder, round);
+    bool over = had_its_time(arbiter, gpu, holder, next) || holder->undrained || stuck;
     bool drained = holder->digested_since_close && holder->digest.inflight == 0;
-    bool urged = high_priority_waits(arbiter, gpu, holder, round);
-    if (holder->state == COT_LEASE_CLOSED && (drained || over || urged)) {
+    bool urged = high_priority_waits(holder, next);
+    /* It comes next as well: nothing else would run before its work has drained. */
+    bool again = gpu->is_claimed && gpu->claimed_by == holder->gang;
+    if (holder->state == COT_LEASE_CLOSED && (drained || over || urged || again)) {
         cot_settle(arbiter, gpu, holder);
-        if (!drained) {
+        if (!drained && !again) {
             holder->overruns += over && !holder->undrained;
             if (!over) holder->trailing_until_ns = gpu->now_ns + arbiter->tuning.preemption_ns;
             holder->undrained = true;

@@ -102,7 +102,10 @@ static bool is_within_depth(const struct cot_gate *gate, struct admission *admis
     if ((int64_t)pending < (int64_t)depth_ns) return true;
     admission->own = true;
     admission->until_ns = admission->now_ns + LOOK_AGAIN_NS;
-    uint64_t takes = pending + BOUND_SLACK_NS;
+    /* What was let go at a bound may not run yet: until the depth allows another launch, one of those before it ends.
+     */
+    uint64_t longest = LOAD(gate->row->longest_ns) + depth_ns;
+    uint64_t takes = (pending < longest ? pending : longest) + BOUND_SLACK_NS;
     if (rate_ppm) takes = takes * COT_PPM / rate_ppm;
     admission->bound_ns = admission->now_ns + takes + DEPTH_SLACK_NS;
     return false;

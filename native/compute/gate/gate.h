@@ -86,6 +86,7 @@ struct cot_batch {
     bool after_wait, unknown, away;
     bool overdue;        /* has run for longer than predicted: no longer pending */
     bool waited;         /* it was overdue, and ended with a later launch of the container: its duration is not used */
+    bool shared;         /* it was overdue while the container did not hold the GPU */
     uint64_t charged_ns; /* of it, ahead of its end: only while no arbiter ran */
     uint64_t awaited;    /* the container's launches that went without credit, when it began */
     struct cot_batch_kind {

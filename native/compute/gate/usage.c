@@ -1,8 +1,9 @@
 /* What the process used of the GPU, and what is learned of its launches: batches, their ends, overdue ones. */
 #include "internal.h"
 
-#define LONGEST_DECAY 64u    /* how fast the longest launch is forgotten, in completions */
-#define WAITER_NS 1000000ull /* predicted for a kernel that waited for a later launch */
+#define LONGEST_DECAY 64u     /* how fast the longest launch is forgotten, in completions */
+#define WAITER_NS 1000000ull  /* predicted for a kernel that waited for a later launch */
+#define SHARED_NS 50000000ull /* believed at once of work that ran beside that of other containers */
 
 /* Counts the time until `until_ns` as used, unless that is more than `gap_ns`; `instead_ns` replaces the length of that
  * time, if not 0. */
@@ -71,6 +72,9 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
     bool waited = batch->waited || batch->awaited != LOAD(gate->shared->awaited);
     if (waited && length_ns > most) length_ns = batch->unknown ? most : most / 2; /* it may be shorter than it seemed */
+    /* So may work that ended late beside that of other containers, for which it may have waited. */
+    uint64_t believed = batch->unknown || batch->predicted_ns < SHARED_NS / 2 ? SHARED_NS : 2 * batch->predicted_ns;
+    if (batch->shared && length_ns > believed) length_ns = believed;
     uint64_t measured = 0, divided = batch->predicted_ns;
     for (uint32_t i = 0; i < batch->kinds; i++) measured += batch->kind[i].unknown ? 0 : batch->kind[i].predicted_ns;
     bool rest = batch->unknown && length_ns > measured;
@@ -89,10 +93,15 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
     }
 }
 
+static bool is_granted(const struct cot_gate *gate) {
+    return cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) == COT_LEASE_GRANTED;
+}
+
 void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t now_ns) {
     uint64_t stale;
     batch->away |= cot_is_arbiter_away(gate, now_ns, 0, &stale);
     if (!batch->away) cot_use_until(gate, now_ns, UINT64_MAX, 0);
+    batch->shared |= !is_granted(gate);
     if (batch->overdue) return;
     batch->overdue = true;
     if (batch->away) {
@@ -124,6 +133,5 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     if (!away || !known) learn(gate, batch, length / (streams ? streams : 1), now_ns);
     if (!batch->overdue) __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);
     bool drained = __atomic_sub_fetch(&gate->row->inflight, batch->launches, __ATOMIC_SEQ_CST) == 0;
-    bool closed = cot_lease_state(__atomic_load_n(&gate->order->lease, __ATOMIC_SEQ_CST)) != COT_LEASE_GRANTED;
-    return drained && (closed || LOAD(gate->row->waiting)) && cot_ring(gate);
+    return drained && (!is_granted(gate) || LOAD(gate->row->waiting)) && cot_ring(gate);
 }

@@ -32,6 +32,12 @@ const CASES = {
     ['outranked', 'a gang claims no GPU that another container would take back at once'],
     ['held-back', 'a link to a container that cannot go on holds no other back for long'],
   ],
+  arbiter_bounds: [
+    ['kept', 'a turn at the bound of a wait is kept until its launch was made'],
+    ['drain', "at the bound of another's wait the holder has a quantum to drain"],
+    ['processes', 'containers that share the GPU owe by how many processes share it'],
+    ['corrected', 'the limit of a container in debt follows a corrected charge'],
+  ],
   arbiter_faults: [
     ['crash', 'a dead process blocks no container, and its slot keeps its account'],
     ['outage', "without an arbiter the container's processes share one credit"],
@@ -85,8 +91,9 @@ const POLICIES: readonly (readonly [what: string, policy: number, requests: stri
     'soft, one capped and one by weight',
     4,
     ['30:0:0:0:0', '20:0:0:0:0:3', '0:0:3:0:0:2'],
-    ['3000-10000', '2000-2000', '6000-10000'],
+    ['2727-10000', '1818-2000', '5454-10000'],
   ],
+  ['fixed, more than a GPU in all', 3, ['100:0:0:0:0', '50:0:0:0:0'], ['6666-10000', '3333-5000']],
   ['average, more containers than instances', 0, Array(25).fill('0:0:0:0:0').slice(0, 16), Array(16).fill('500-500')],
 ];
 for (const [what, policy, requests, shares] of POLICIES) {

@@ -23,7 +23,8 @@ struct host {
     uint32_t syncs; /* the stream that it waits for, or ALL_STREAMS */
     bool ends, ended, doomed, missed;
     /* of the wait at the gate */
-    uint64_t began_ns, backlog_ns, useful_ns, frozen_ns;
+    uint64_t began_ns, frozen_ns;
+    uint64_t backlog_ns[MAX_GPUS], useful_ns[MAX_GPUS]; /* of its container, on each GPU */
 };
 /* What a container has had of a GPU beyond its share, as if it had a bucket that its work fills and its share drains.
  */
@@ -68,8 +69,8 @@ static uint64_t sum_of(uint32_t container, uint32_t gpu, bool useful) {
     return sum;
 }
 
-static struct account *account_of(const struct program *program) {
-    uint32_t container = program->tenant->index, gpu = gpu_of(program);
+static struct account *account_on(const struct program *program, uint32_t gpu) {
+    uint32_t container = program->tenant->index;
     struct account *account = &accounts[container][gpu];
     uint64_t active = sum_of(container, gpu, false);
     account->backlog_ns += (double)(active - account->active_ns);
@@ -80,21 +81,39 @@ static struct account *account_of(const struct program *program) {
     return account;
 }
 
+static struct account *account_of(const struct program *program) {
+    return account_on(program, gpu_of(program));
+}
+
+#define EACH_GPU_OF(gpu, tenant) \
+    for (uint32_t gpu = (tenant)->first_gpu; gpu < (tenant)->first_gpu + (tenant)->gpus; gpu++)
+
 static void begin_wait(struct host *host) {
     const struct program *program = host->program;
     host->began_ns = now_ns;
-    host->backlog_ns = (uint64_t)account_of(program)->backlog_ns;
-    host->useful_ns = sum_of(program->tenant->index, gpu_of(program), true);
     host->frozen_ns = 0;
+    EACH_GPU_OF(gpu, program->tenant) {
+        host->backlog_ns[gpu] = (uint64_t)account_on(program, gpu)->backlog_ns;
+        host->useful_ns[gpu] = sum_of(program->tenant->index, gpu, true);
+    }
 }
 
 /* A launch may wait until its container's share has paid for what it had when the wait began, what it has had since but
- * for kernels that may still wait for this launch, and a quantum for the launch itself. */
+ * for kernels that may still wait for this launch, and a quantum for the launch itself. A container gets its turns on
+ * all of its GPUs together: it waits for the one on which it owes most. */
 static void judge_wait(struct host *host) {
     const struct program *program = host->program;
-    const struct account *account = account_of(program);
-    uint64_t useful = sum_of(program->tenant->index, gpu_of(program), true) - host->useful_ns;
-    uint64_t owed = (host->backlog_ns + useful + lab.tuning.quantum_ns) * COT_PPM / account->share_ppm;
+    uint64_t owed = 0, backlog = 0, useful = 0, share_ppm = 0;
+    EACH_GPU_OF(gpu, program->tenant) {
+        const struct account *account = account_on(program, gpu);
+        uint64_t had = sum_of(program->tenant->index, gpu, true) - host->useful_ns[gpu];
+        uint64_t on_gpu = (host->backlog_ns[gpu] + had + lab.tuning.quantum_ns) * COT_PPM / account->share_ppm;
+        if (on_gpu <= owed) continue;
+        owed = on_gpu;
+        backlog = host->backlog_ns[gpu];
+        useful = had;
+        share_ppm = account->share_ppm;
+    }
     uint64_t waited = now_ns - host->began_ns - host->frozen_ns, allowed = owed + SLACK_NS;
     if (waited * 1000 / allowed > outcome_of->longest_ns * 1000 / (outcome_of->allowed_ns | 1)) {
         outcome_of->longest_ns = waited;
@@ -103,9 +122,8 @@ static void judge_wait(struct host *host) {
     if (waited * 100 <= allowed * outcome_of->percent || failed) return;
     failed = true;
     printf("process %u stands still at %lu us: its launch waits for %lu us of %lu; the container had %lu us beyond its "
-           "share of %u ppm, and %lu us since\n",
-           (uint32_t)(host - hosts), now_ns / US, waited / US, allowed / US, host->backlog_ns / US, account->share_ppm,
-           useful / US);
+           "share of %lu ppm, and %lu us since\n",
+           (uint32_t)(host - hosts), now_ns / US, waited / US, allowed / US, backlog / US, share_ppm, useful / US);
 }
 
 /* ---- the host's thread ---- */
@@ -156,7 +174,7 @@ static void freeze(void *about, uint64_t for_ns) {
     for (uint32_t i = 0; i < running->ranks; i++) {
         const struct program *other = hosts[i].program;
         if (other && other->tenant == host->program->tenant && other->gpu == host->program->gpu)
-            hosts[i].backlog_ns += charged;
+            hosts[i].backlog_ns[gpu_of(other)] += charged;
     }
     at(now_ns + for_ns, thaw, host, for_ns);
 }
@@ -364,7 +382,6 @@ static void note_shares(uint32_t gpu) {
     struct cot_request requests[MOST_CONTAINERS];
     struct cot_share shares[MOST_CONTAINERS];
     uint32_t of[MOST_CONTAINERS], count = 0;
-    uint64_t sum = 0;
     for (uint32_t i = 0; i < lab.count; i++) {
         const struct tenant *tenant = &lab.tenants[i];
         if (running->container[i].left_out || gpu < tenant->first_gpu || gpu >= tenant->first_gpu + tenant->gpus)
@@ -375,10 +392,8 @@ static void note_shares(uint32_t gpu) {
     }
     if (count == 0) return;
     cot_policy_shares(lab.instances, requests, count, shares);
-    for (uint32_t i = 0; i < count; i++) sum += shares[i].guarantee_ppm;
-    if (sum < COT_PPM) sum = COT_PPM;
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t share = (uint64_t)shares[i].guarantee_ppm * COT_PPM / sum;
+        uint64_t share = shares[i].guarantee_ppm;
         if (share > shares[i].limit_ppm) share = shares[i].limit_ppm;
         struct account *account = &accounts[of[i]][gpu];
         if (account->share_ppm == 0 || share < account->share_ppm) account->share_ppm = (uint32_t)share;
@@ -442,9 +457,11 @@ static bool has_ended(void) {
     return true;
 }
 
+/* Nothing need happen: a process is stopped, or waits at the gate, which is judged for itself. */
 static bool is_stopped(void) {
     for (uint32_t i = 0; i < running->ranks; i++) {
-        if (hosts[i].program && hosts[i].program->frozen && !hosts[i].program->dead) return true;
+        const struct program *program = hosts[i].program;
+        if (program && !program->dead && (program->frozen || program->gated)) return true;
     }
     return false;
 }

@@ -1,0 +1,110 @@
+/* Test cases for waits that reach their bound, and for what containers owe that share the GPU: `arbiter_bounds NAME`
+ * runs one. */
+#include "arbiter.h"
+
+static struct cot_member *member_of(const struct container *of) {
+    return &arbiter.gpus[0].members[of->member[0]];
+}
+
+static void pass(uint64_t ms) {
+    for (uint64_t i = 0; i < ms; i++) {
+        now += 1 * MS;
+        decide();
+    }
+}
+
+/* A turn at the bound is there for its launch, whatever the container owes and whether others wait just then. */
+static void kept_case(void) {
+    struct container *one = add(1, half), *two = add(1, soft);
+    struct cot_launch launch;
+    decide();
+    member_of(one)->credit_ns = -(int64_t)(500 * MS);
+    ask(one, 0, 7, &launch);
+    decide();
+    CHECK(member_of(one)->bound_ns > now + 1000 * MS);
+    member_of(one)->bound_ns = now + 20 * MS; /* as if its wait had begun before the debt */
+    ask(two, 0, 8, &launch);
+    decide();
+    pass(10);
+    CHECK(granted(two, 0));
+    struct cot_batch batch = go(two, 0, 8);
+    uint64_t begun = now;
+    while (!granted(one, 0)) {
+        pass(1);
+        CHECK(now < member_of(one)->bound_ns + 25 * MS);
+    }
+    end(two, 0, &batch, begun);
+    decide(); /* no other container waits */
+    CHECK(granted(one, 0) && ask(one, 0, 7, &launch));
+}
+
+/* At the bound of another container's wait the holder has a quantum to drain, not the time of its prediction. */
+static void drain_case(void) {
+    struct container *one = add(1, soft), *two = add(1, soft);
+    struct cot_launch launch;
+    ask(one, 0, 7, &launch);
+    decide();
+    run_on(one, 0, 7, 200 * MS); /* so long they are */
+    pass(300);
+    go(one, 0, 7);
+    ask(two, 0, 8, &launch);
+    decide();
+    while (now < member_of(two)->bound_ns) pass(1);
+    pass(2);
+    CHECK(granted(two, 0) || now - arbiter.gpus[0].closing_ns < 22 * MS);
+    pass(20);
+    CHECK(granted(two, 0));
+}
+
+/* The driver slices time among processes: two of a container have two thirds beside another one's. */
+static void processes_case(void) {
+    struct container *one = add(1, soft), *two = add(1, soft);
+    struct cot_launch launch;
+    cot_gate_attach(&one->gates[1], &cot_default_gate, one->page, SLOTS, 1, 1, 0, 99);
+    ask(one, 0, 7, &launch);
+    decide();
+    go(one, 0, 7);
+    CHECK(cot_gate_admit(&one->gates[1], &(struct cot_launch_kind){.key = 7}, now, 0, &launch).go);
+    CHECK(digest_of(one, 0, NULL).busy == 2);
+    ask(two, 0, 8, &launch);
+    while (!granted(two, 0)) pass(1);
+    go(two, 0, 8);
+    decide();
+    uint64_t before = member_of(one)->charged_ns;
+    pass(30);
+    uint64_t charged = member_of(one)->charged_ns - before;
+    CHECK(charged > 19 * MS && charged < 21 * MS);
+}
+
+/* Work that shared the GPU is charged for its part of the time: the gate's limit follows what is owed, not what the
+ * process reports. */
+static void corrected_case(void) {
+    static const struct cot_share fifth = {.guarantee_ppm = 200000, .limit_ppm = 200000};
+    struct container *one = add(1, half), *two = add(1, fifth);
+    struct cot_launch launch;
+    ask(one, 0, 7, &launch);
+    decide();
+    go(one, 0, 7);
+    decide();
+    ask(two, 0, 8, &launch);
+    while (!granted(two, 0)) pass(1);
+    go(two, 0, 8);
+    for (int i = 0; i < 200; i++) {
+        two->gates[0].row->used_ns += 1 * MS; /* all of the time is reported */
+        two->gates[0].row->pending_ns = 0;
+        pass(1);
+    }
+    const struct cot_member *member = member_of(two);
+    CHECK(granted(two, 0) && member->credit_ns < 0);
+    const struct cot_lease_terms *terms = &member->terms;
+    int64_t left =
+        (int64_t)(cot_lease_limit_at(terms->limit_ns, terms->at_ns, terms->rate_ppm, now) - member->digest.used_ns);
+    if (terms->at_ns > now) left -= (int64_t)(terms->at_ns - now) / 5;
+    CHECK(left - member->credit_ns < (int64_t)(3 * MS) && member->credit_ns - left < (int64_t)(3 * MS));
+}
+
+int main(int argc, char **argv) {
+    static const struct named_case cases[] = {
+        {"kept", kept_case}, {"drain", drain_case}, {"processes", processes_case}, {"corrected", corrected_case}};
+    return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
+}
