@@ -8,7 +8,7 @@ import { given } from '../../request/rules/namespace-rules.ts';
 import { Refused, UsageError } from '../lib/command.ts';
 import { createStatusReader } from './agent-status.ts';
 import type { Cluster, Got, Refusal } from './api-client.ts';
-import type { PodFacts } from './explain-pod.ts';
+import type { PodFacts } from './explanation.ts';
 import { type ClusterObjects, inventoryOf } from './inventory.ts';
 import { type CsiDriver, type Event, hasEnded, type Node, type Pod } from './objects.ts';
 import { type UnknownUse, type Use, useOf } from './use.ts';

@@ -1,56 +1,17 @@
 // Explains the state of a pod (`cotenant why`) from the pod, its Events, its node and other pods. Pure. Order: present
 // state, causes with the newest first, the grant, the surroundings. collect.ts reads the objects.
 
-import { parsePodGrant } from '../../api/grant-annotation.ts';
-import { ACTION_ANNOTATION, GPUS_ANNOTATION, GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
-import { parseNodeGpus } from '../../api/node-annotation.ts';
+import { GRANT_ANNOTATION, isOwnKey, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parsePodRequest } from '../../api/request-annotation.ts';
 import { ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
-import { type InventoryNode, largestFree } from './inventory.ts';
-import {
-  conditionOf,
-  countOfEvent,
-  type Event,
-  hasEnded,
-  type Node,
-  type Pod,
-  statusesOf,
-  type Terminated,
-  timeOfEvent,
-  writerOfEvent,
-} from './objects.ts';
-import { type GoneHolder, type Use, useOn } from './use.ts';
-
-export type PodFacts = {
-  readonly namespace: string;
-  readonly name: string;
-  /** Undefined: no pod has this name. */
-  readonly pod?: Pod;
-  /** Events of objects with the pod's name. */
-  readonly events: readonly Event[];
-  /** Without a pod: grants that agents hold for containers of such a pod. */
-  readonly held?: readonly (GoneHolder & { readonly node: string })[];
-  /** Without a pod: the namespace's Events about objects that could not be created. */
-  readonly refusals?: readonly Event[];
-  readonly node?: Node;
-  /** Agents on the pod's node; undefined: the user may not read them. */
-  readonly agents?: readonly Pod[];
-  /** Pods of Cotenant's scheduler; undefined: the user may not read them. */
-  readonly schedulers?: readonly Pod[];
-  readonly use?: Use;
-  /** Of a pending pod: what each node has free; absent: the user may not read it. */
-  readonly free?: readonly Pick<InventoryNode, 'name' | 'free'>[];
-  readonly notes: readonly string[];
-};
+import { grantCauses, quotaEvents, reliefCauses, stopsOf } from './explain-started-pod.ts';
+import { type Cause, cause, eventMs, newestFirst, type PodFacts, sentence } from './explanation.ts';
+import { largestFree } from './inventory.ts';
+import { conditionOf, countOfEvent, type Event, hasEnded, type Pod, statusesOf, timeOfEvent } from './objects.ts';
 
 type PodState = 'absent' | 'no share' | 'pending' | 'waiting' | 'running' | 'ended' | 'terminating';
-type Cause = {
-  readonly at?: string;
-  readonly reason?: 'launches-relieved' | 'held-by-gone-pod';
-  readonly text: string;
-};
 export type Explanation = {
   readonly namespace: string;
   readonly pod: string;
@@ -66,17 +27,6 @@ const isForeignKey = (name: string): boolean => FOREIGN_DIALECTS.some((dialect) 
 const DEFAULT_SCHEDULER = 'default-scheduler';
 const USUAL_WAITS = new Set(['ContainerCreating', 'PodInitializing']);
 const DRIVER = 'cotenant.io';
-/** Reasons of the agent's Events: overuse and its end, a refused change of compute, missing GPUs. */
-const AGENT_EVENTS = [
-  'GPUMemoryQuotaExceeded',
-  'GPUMemoryQuotaRestored',
-  'GPUComputeQuotaExceeded',
-  'GPUComputeQuotaRestored',
-  'GPUComputeChangeRefused',
-  'GPUsMissing',
-];
-const STOPS: readonly unknown[] = ['kill', 'terminate'];
-const AGENT = 'cotenant-agent';
 
 export function explain(all: PodFacts, nowMs: number): Explanation {
   const { namespace, name, pod, notes } = all;
@@ -143,13 +93,6 @@ export function explanationLines({ headline, causes, notes }: Explanation): stri
   return [headline, ...lines, ...notes.map((note) => oneLine(note))];
 }
 
-/** Causes without a time are present facts. */
-const timeOf = ({ at }: Cause): number => (at === undefined ? Number.POSITIVE_INFINITY : Date.parse(at));
-const newestFirst = (causes: readonly Cause[]): Cause[] => causes.toSorted((a, b) => timeOf(b) - timeOf(a));
-/** In whole seconds, as in most Kubernetes objects. */
-const cause = (at: string | undefined, text: string): Cause =>
-  at === undefined ? { text } : { at: at.replace(/\.\d+Z$/, 'Z'), text };
-
 // --- the pod does not exist
 
 /** A pod that was deleted by force holds its GPUs until the kubelet unpublishes its volume. */
@@ -185,8 +128,6 @@ function refusalsOf({ name, refusals = [] }: PodFacts, nowMs: number): Cause[] {
     return cause(timeOfEvent(newest), `${kind} ${owner} could not create its pod${often}: ${sentence(reason)}${down}`);
   });
 }
-
-const eventMs = (event: Event): number => Date.parse(timeOfEvent(event) ?? '');
 
 /** Without the prefix of controllers. */
 const reasonOf = (message: string): string =>
@@ -313,93 +254,6 @@ function waitingOf(pod: Pod): Cause[] {
   });
 }
 
-// --- the pod runs or ran
-
-function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[] {
-  const grant = parsePodGrant(text);
-  if (!grant.ok) return [{ text: `Its grant cannot be read: ${grant.error}.` }];
-  const at = pod && conditionOf(pod, 'PodScheduled')?.lastTransitionTime;
-  const list = parseNodeGpus(node?.metadata.annotations?.[GPUS_ANNOTATION] ?? '');
-  const known = list.ok ? list.value.gpus : [];
-  return grant.value.containers.flatMap((container) =>
-    container.gpus.map((gpu) => {
-      const device = known.find(({ gpuUuid }) => gpuUuid === gpu.gpuUuid);
-      const where = device ? `GPU ${device.index} (${device.model}, ${gpu.gpuUuid})` : gpu.gpuUuid;
-      const limit = gpu.limitBytes === gpu.memoryBytes ? '' : ` (limit ${mib(gpu.limitBytes)})`;
-      const cores = gpu.coresPercent > 0 ? ` and ${gpu.coresPercent} % of the compute` : '';
-      const seen = useOn(use, {
-        namespace: pod?.metadata.namespace ?? '',
-        pod: pod?.metadata.name ?? '',
-        container: container.name,
-        gpuUuid: gpu.gpuUuid,
-      });
-      const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
-      const fence = seen?.fence === undefined ? '' : `, and ${fenceText(seen.fence)}`;
-      const off = container.memoryIsolation === 'off' ? '; memory isolation is off, as it requested' : '';
-      const amounts = `${mib(gpu.memoryBytes)}${limit}${cores}`;
-      return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
-    }),
-  );
-}
-
-/** A program whose work waits for later work gets its share with less done in it. */
-function reliefCauses({ namespace, name, use }: PodFacts): Cause[] {
-  const own = use?.known ? use.containers.filter((one) => one.namespace === namespace && one.pod === name) : [];
-  return own.flatMap(({ container, gpuUuid, relieved = 0 }) => {
-    if (relieved === 0) return [];
-    const launches = relieved === 1 ? '1 launch' : `${relieved} launches`;
-    const text =
-      `${container} had ${launches} on ${gpuUuid} let go before its share allowed it, ` +
-      'as its work in flight might wait for them; what they use delays its later launches.';
-    return [{ reason: 'launches-relieved', text }];
-  });
-}
-
-const fenceText = (fence: string): string =>
-  fence === 'none' ? 'its limit is not enforced' : `its limit is enforced by the ${fence}`;
-
-/** How its containers ended, by their states. */
-function stopsOf(pod: Pod, facts: PodFacts): Cause[] {
-  return statusesOf(pod).flatMap(({ name, state, lastState, restartCount }) => {
-    const ends = [state?.terminated, lastState?.terminated].filter((one) => one !== undefined);
-    return ends
-      .filter(({ exitCode, message }) => exitCode !== 0 || message)
-      .map((ended, index) => {
-        const restarts = index === 0 && restartCount > 0 ? ` (restarted ${restartCount} times so far)` : '';
-        const how = endOf(ended, stoppedByAgent(facts, name, ended));
-        return cause(ended.finishedAt, `Container ${name}${restarts} ended with ${how}.`);
-      });
-  });
-}
-
-function endOf({ exitCode, signal, reason, message }: Terminated, byAgent: boolean): string {
-  const how = byAgent ? ', stopped by the agent' : reason && reason !== 'Error' ? ` (${reason})` : '';
-  return `exit code ${exitCode}${signal ? `, signal ${signal}` : ''}${how}${message ? `: ${message.trim().replace(/\.$/, '')}` : ''}`;
-}
-
-/** Has the agent an Event of a stop of this container, from within a minute of its end? */
-function stoppedByAgent({ events }: PodFacts, container: string, ended: Terminated): boolean {
-  return events.some((event) => {
-    const apartMs = Math.abs(eventMs(event) - Date.parse(ended.finishedAt ?? ''));
-    const isStop = STOPS.includes(event.metadata.annotations?.[ACTION_ANNOTATION]);
-    const isOfContainer = event.involvedObject.fieldPath === `spec.containers{${container}}`;
-    return isQuotaEvent(event) && apartMs <= 60_000 && isStop && isOfContainer;
-  });
-}
-
-const isQuotaEvent = (event: Event): boolean =>
-  AGENT_EVENTS.includes(event.reason ?? '') && writerOfEvent(event) === AGENT;
-
-/** The agent's Events on the pod, without those that a termination message repeats. */
-function quotaEvents({ events, pod }: PodFacts): Cause[] {
-  const messages = (pod ? statusesOf(pod) : []).flatMap(({ state, lastState }) =>
-    [state, lastState].flatMap((one) => one?.terminated?.message ?? []),
-  );
-  return events
-    .filter((event) => isQuotaEvent(event) && !messages.some((text) => text.includes(event.message ?? '')))
-    .map((event) => cause(timeOfEvent(event), `The agent: ${sentence(event.message ?? '')}`));
-}
-
 // --- the pod is terminating
 
 function endingOf(pod: Pod, facts: PodFacts): Cause[] {
@@ -418,9 +272,3 @@ function endingOf(pod: Pod, facts: PodFacts): Cause[] {
   if (finalizers.length > 0) causes.push({ text: `It is kept by the finalizers ${finalizers.join(', ')}.` });
   return causes;
 }
-
-/** A message of another program as a sentence. */
-const sentence = (text: string): string => {
-  const line = oneLine(text);
-  return /[.!?…]$/.test(line) ? line : `${line}.`;
-};

@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../../src/api/names.ts';
-import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain-pod.ts';
+import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
+import type { PodFacts } from '../../../src/cli/cluster/explanation.ts';
 import type { Event } from '../../../src/cli/cluster/objects.ts';
 import {
   type Case,

@@ -2,7 +2,7 @@
 // of them.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { PodFacts } from '../../../src/cli/cluster/explain-pod.ts';
+import type { PodFacts } from '../../../src/cli/cluster/explanation.ts';
 import type { Event, Node, Pod } from '../../../src/cli/cluster/objects.ts';
 
 /** What is known, and the lines that follow. */

@@ -2,7 +2,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { explain, explanationLines, type PodFacts } from '../../../src/cli/cluster/explain-pod.ts';
+import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
+import type { PodFacts } from '../../../src/cli/cluster/explanation.ts';
 import { HEAD as SHOWBACK_HEAD } from '../../../src/cli/commands/usage/showback.ts';
 import type { Command, Option } from '../../../src/cli/lib/command.ts';
 import { HEAD } from '../../../src/cli/output/cluster-table.ts';
