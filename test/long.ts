@@ -23,6 +23,11 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_REVIEWS: '1000000' },
   },
   {
+    name: 'victims',
+    words: ['unit', 'test/unit/placement/preempt.test.ts'],
+    environment: { COTENANT_NODES: '100000' },
+  },
+  {
     name: 'differences',
     words: ['native', 'test/native/interposer/differential.test.ts'],
     environment: { COTENANT_SEQUENCES: '100000' },
