@@ -103,8 +103,6 @@ void sim_arena_forget(uint64_t page, uint64_t count); /* drops the contents of t
 /* The next region from *index on, or NULL; regions may end in between. */
 struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
-/* Takes the lock. The range must be usable device memory, or host memory (then *device is false). */
-int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
 int sim_linear_free(abi_devptr pointer);
 /* Once that item of the stream's queue is complete; sim_linear_collect gives to the GPU what is so far. */
 int sim_linear_free_ordered(abi_devptr pointer, struct sim_context *context, uint32_t queue, uint64_t reached);
@@ -172,7 +170,11 @@ int sim_capture_forbids_unsafe(void);                         /* "potentially un
 /* memory/transfer.c: without waiting for earlier submissions */
 int sim_copy_now(abi_devptr to, abi_devptr from, size_t bytes);
 int sim_fill_now(const abi_memset_node *fill);
-int sim_fill_usable(const abi_memset_node *fill); /* checks the range alone */
+/* Check the ranges alone. */
+/* Usable device memory, or host memory (then *device is false). */
+int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device);
+int sim_copy_usable(abi_devptr to, abi_devptr from, size_t bytes);
+int sim_fill_usable(const abi_memset_node *fill);
 
 /* fill.c */
 void sim_fill_there(const abi_memset_node *fill); /* that range was checked */

@@ -32,6 +32,23 @@ RULE(launches_of_one_are_in_order, .source = DRIVER_API "cuGraphLaunch", .calls 
     OK(cuStreamSynchronize(other));
 }
 
+/* At one of the calls, whatever other streams do. */
+RULE(fill_of_no_memory_is_refused, .source = DRIVER_API "cuGraphAddMemsetNode; cuGraphLaunch",
+     .calls = "cuGraphAddMemsetNode cuGraphLaunch cuLaunchHostFunc") {
+    CUgraph graph = new_graph();
+    CUstream busy = new_stream(CU_STREAM_NON_BLOCKING), stream = new_stream(CU_STREAM_NON_BLOCKING);
+    CUDA_MEMSET_NODE_PARAMS params = {.to = 0, .value = 1, .element_size = 4, .width = 1, .height = 1};
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUresult result = cuGraphAddMemsetNode(&node, graph, NULL, 0, &params, current_context());
+    if (result == CUDA_SUCCESS) result = cuGraphInstantiateWithFlags(&exec, graph, 0);
+    hold(busy);
+    if (result == CUDA_SUCCESS) result = cuGraphLaunch(exec, stream);
+    release_all();
+    if (result == CUDA_SUCCESS) result = cuStreamSynchronize(stream);
+    FAILS(result);
+}
+
 RULE(launch_of_none, .source = DRIVER_API "cuGraphLaunch", .calls = "cuGraphLaunch") {
     primary_context();
     ONE_OF(cuGraphLaunch(NULL, NULL), CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE);

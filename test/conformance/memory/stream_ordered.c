@@ -120,6 +120,21 @@ RULE(free_twice, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemFre
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(p, NULL));
 }
 
+/* cuMemFree of memory of a pool does not synchronize. */
+RULE(plain_free_does_not_wait, .source = DRIVER_API "Memory Management, cuMemFree",
+     .calls = "cuMemAllocAsync cuStreamSynchronize cuLaunchHostFunc cuMemFree_v2 cuStreamQuery") {
+    primary_context();
+    CUstream s = stream();
+    CUdeviceptr p;
+    OK(cuMemAllocAsync(&p, MIB, s));
+    OK(cuStreamSynchronize(s));
+    hold(s);
+    OK(cuMemFree_v2(p));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    release_all();
+    OK(cuStreamSynchronize(s));
+}
+
 /* Memory of cuMemAlloc may be freed in stream order. */
 RULE(free_linear, .source = GUIDE "Stream Ordered Memory Allocator, API Fundamentals",
      .calls = "cuMemAlloc_v2 cuMemFreeAsync cuStreamSynchronize cuMemFree_v2", .recalled = true) {

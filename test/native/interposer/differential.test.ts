@@ -13,6 +13,7 @@ import { account } from '../../support/product/ledger-row.ts';
 
 const STEPS = 100;
 const SEQUENCES = Number(process.env.COTENANT_SEQUENCES ?? 600);
+const FIRST = Number(process.env.COTENANT_FIRST_SEQUENCE ?? 1);
 const PER_PROCESS = 200;
 const [INVALID_VALUE, INVALID_DEVICE, INVALID_CONTEXT, CAPTURE_UNSUPPORTED] = [1, 101, 201, 900];
 const NOT_READY = 600;
@@ -89,13 +90,13 @@ test('random sequences of calls are answered in a grant as without one', async (
   const names = new Set<string>();
   const succeeded = new Set<string>();
   let [refusals, steps, cuts] = [0, 0, 0];
-  for (let first = 1; first <= SEQUENCES; first += PER_PROCESS) {
+  for (let first = FIRST; first < FIRST + SEQUENCES; first += PER_PROCESS) {
     const node = await startNode(t, '--gpu', 't4');
     const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: GRANT }]);
     const [granted, bare] = [startProgram(t, node, first, grant.cuda), startProgram(t, node, first)];
     await Promise.all([granted.start(), bare.start()]);
     let stays = false;
-    for (let seed = first; seed < first + PER_PROCESS && seed <= SEQUENCES; seed++) {
+    for (let seed = first; seed < Math.min(first + PER_PROCESS, FIRST + SEQUENCES); seed++) {
       const with_ = await granted.run();
       const refused = with_.steps.flatMap(({ result }, index) => (result === OUT_OF_MEMORY ? [index] : []));
       const without = await bare.run(refused);

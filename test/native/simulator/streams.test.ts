@@ -62,3 +62,9 @@ test('a capture of a stream that has work succeeds', async (t) => {
     t.deepEqual(await streams(t, node, words).result, { failed: 0, end: 0 }, words.join(' '));
   }
 });
+
+// CUDA Driver API, cuMemFree: it may synchronize. cuMemFreeHost: not documented, an assumption of docs/develop/simulator.md.
+test('memory is freed after work that was to use it', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  t.deepEqual(await streams(t, node, ['frees']).result, { device: 0, host: 0 });
+});

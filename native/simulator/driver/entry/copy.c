@@ -31,9 +31,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     if (bytes == 0) return ABI_SUCCESS;
     struct sim_step step = {.type = ABI_NODE_MEMCPY, .to = to, .from = from, .bytes = bytes};
     if (sim_capture_step(stream, &step, &result)) return result;
-    bool device;
-    if ((result = sim_check_range(to, bytes, &device)) != ABI_SUCCESS) return result;
-    if ((result = sim_check_range(from, bytes, &device)) != ABI_SUCCESS) return result;
+    if ((result = sim_copy_usable(to, from, bytes)) != ABI_SUCCESS) return result;
     if (sim_is_host_work_pending(context)) return sim_host_work(context, stream, &step, NULL);
     memmove((void *)to, (void *)from, bytes);
     return ABI_SUCCESS;

@@ -186,15 +186,20 @@ static int begin_all(struct sim_exec *exec) {
 static int take_step(struct sim_context *context, struct sim_stream *stream, struct sim_step *step, uint64_t *number) {
     int result = ABI_SUCCESS;
     if (step->disabled) return ABI_SUCCESS;
-    bool copies = step->type == ABI_NODE_MEMCPY || step->type == ABI_NODE_MEMSET;
-    if (step->type == ABI_NODE_HOST || (copies && sim_is_host_work_pending(context)))
-        return sim_host_work(context, stream, step, number);
+    bool follows = sim_is_host_work_pending(context); /* copies and fills come after it, with ranges that exist now */
     switch (step->type) {
     case ABI_NODE_KERNEL: return sim_submit(context, stream, &step->item, number);
+    case ABI_NODE_HOST: return sim_host_work(context, stream, step, number);
     case ABI_NODE_EVENT_RECORD: return sim_event_record(step->event, context, stream);
     case ABI_NODE_WAIT_EVENT: return sim_event_await(step->event, context, stream);
-    case ABI_NODE_MEMCPY: return sim_copy_now(step->to, step->from, step->bytes);
-    case ABI_NODE_MEMSET: return sim_fill_now(&step->fill);
+    case ABI_NODE_MEMCPY:
+        if (!follows || step->bytes == 0) return sim_copy_now(step->to, step->from, step->bytes);
+        SIM_TRY(sim_copy_usable(step->to, step->from, step->bytes));
+        return sim_host_work(context, stream, step, number);
+    case ABI_NODE_MEMSET:
+        if (!follows) return sim_fill_now(&step->fill);
+        SIM_TRY(sim_fill_usable(&step->fill));
+        return sim_host_work(context, stream, step, number);
     case ABI_NODE_MEM_ALLOC:
     case ABI_NODE_MEM_FREE:
         pthread_mutex_lock(&sim.lock);

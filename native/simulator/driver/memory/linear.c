@@ -254,39 +254,6 @@ static void release(struct sim_context *context) {
 }
 SIM_ON_CONTEXT_END(.inherit = inherit, .release = release)
 
-int sim_check_range(abi_devptr pointer, uint64_t bytes, bool *device) {
-    *device = sim_in_arena(pointer);
-    if (!*device) return pointer ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
-    int result = ABI_SUCCESS;
-    pthread_mutex_lock(&sim.lock);
-    abi_devptr at = pointer, end = pointer + bytes;
-    while (at < end && result == ABI_SUCCESS) {
-        struct sim_region *region = sim_region_at(at);
-        if (!region || end < pointer) {
-            result = ABI_ERROR_INVALID_VALUE;
-            break;
-        }
-        abi_devptr start = sim_region_address(region);
-        uint64_t length = region->bytes;
-        if (region->kind == SIM_SMALLS && !sim_small_range(region, at, &start, &length))
-            result = ABI_ERROR_INVALID_VALUE;
-        if (region->kind == SIM_CHUNK && !sim_chunk_range(region, at, &start, &length))
-            result = ABI_ERROR_INVALID_VALUE;
-        if (region->kind == SIM_GRAPH && !sim_graph_memory_live(region->graph_memory)) result = ABI_ERROR_INVALID_VALUE;
-        if (region->kind == SIM_RESERVED) {
-            uint64_t page = (at - start) / SIM_PAGE;
-            if (!region->mapped[page] || !region->access[page]) result = ABI_ERROR_INVALID_VALUE;
-            start += page * SIM_PAGE;
-            length = SIM_PAGE;
-        } else if (end > start + length) {
-            result = ABI_ERROR_INVALID_VALUE; /* beyond the end of one allocation */
-        }
-        at = start + length;
-    }
-    pthread_mutex_unlock(&sim.lock);
-    return result;
-}
-
 static int alloc_in_current(uint64_t bytes, abi_devptr *pointer) {
     SIM_LATER_FORM();
     SIM_CURRENT(context);
@@ -334,10 +301,20 @@ SIM_EXPORT abi_result cuMemAllocManaged(abi_devptr *pointer, size_t bytes, unsig
     return result;
 }
 
+/* Work that may use the memory comes to its end first, but for memory of a pool, as the reference says. */
+static void wait_for_users(abi_devptr pointer) {
+    pthread_mutex_lock(&sim.lock);
+    struct sim_region *region = sim_region_at(pointer);
+    struct sim_context *context = region && region->kind != SIM_CHUNK ? region->context : NULL;
+    pthread_mutex_unlock(&sim.lock);
+    if (context && sim_is_host_work_pending(context)) sim_wait_all(context);
+}
+
 SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     SIM_ENTER("cuMemFree_v2");
     if (pointer == 0) return ABI_SUCCESS;
     SIM_LATER_FORM();
+    wait_for_users(pointer);
     return SIM_LOCKED(sim_linear_free(pointer));
 }
 

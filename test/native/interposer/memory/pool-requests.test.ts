@@ -24,6 +24,7 @@ async function setUp(t: ExecutionContext, mib: number, gpu = `t4${STEPS.granule}
 }
 
 const onGpu = ({ node }: Place) => (node.usage().clients[0]?.gpus[0]?.bytes ?? Number.NaN) / MIB - CONTEXT;
+const most = ({ node }: Place) => (node.usage().clients[0]?.gpus[0]?.peak ?? Number.NaN) / MIB - CONTEXT;
 const inPools = ({ node }: Place) => (node.usage().clients[0]?.gpus[0]?.pool ?? Number.NaN) / MIB;
 
 for (const [step, option] of Object.entries(STEPS)) {
@@ -64,11 +65,16 @@ for (const [step, option] of Object.entries(STEPS)) {
   test(`a first request near a full grant does not pass it, steps of a ${step}`, async (t) => {
     const place = await setUp(t, 1000, `t4${option}`);
     const { client } = place;
-    await client.must(`alloc ${990 * MIB}`);
+    const held = await client.must(`alloc ${990 * MIB}`);
     const [result] = await client.ask(`pool-alloc ${2 * MIB}`);
     t.is(result, step === 'granule' ? 0 : OUT_OF_MEMORY, 'as far as it fits');
     t.is(onGpu(place), step === 'granule' ? 992 : 990);
+    t.is(most(place), step === 'granule' ? 992 : 990 + 32, 'for the length of the call it holds one step');
     await client.must(`alloc ${4 * MIB}`);
+    await client.must(`free ${held}`);
+    await client.must(`alloc ${994 * MIB}`);
+    t.is((await client.ask(`pool-alloc ${2 * MIB}`))[0], OUT_OF_MEMORY);
+    t.is(most(place), step === 'granule' ? 1000 : 990 + 32, 'but once only: then the step is known');
   });
 }
 

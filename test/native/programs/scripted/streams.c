@@ -11,13 +11,15 @@
  *   streams join ROUNDS      work on a stream, which then joins the capture of another one
  *   streams overlap ROUNDS   two blocking streams, one of which waits for a flag that the host sets by way of the other
  *   streams kinds KINDS MS   launches of so many kinds in turn; 0: each is new
- *   streams rules            what captures and streams forbid, and with which result */
+ *   streams rules            what captures and streams forbid, and with which result
+ *   streams frees            whether a stream is done after memory that its copies use was freed */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../../../native/abi/cuda.h"
 
@@ -44,6 +46,9 @@ static abi_result (*capture_mode)(int *), (*is_capturing)(abi_stream, int *);
 static abi_result (*event_create)(abi_event *, unsigned), (*event_record)(abi_event, abi_stream);
 static abi_result (*event_query)(abi_event), (*wait_event)(abi_stream, abi_event, unsigned), (*context_sync)(void);
 static abi_result (*allocate)(abi_devptr *, size_t), (*copy)(abi_devptr, const void *, size_t);
+static abi_result (*free_memory)(abi_devptr), (*allocate_host)(void **, size_t), (*free_host)(void *);
+static abi_result (*copy_to_host)(void *, abi_devptr, size_t, abi_stream);
+static abi_result (*launch_host)(abi_stream, void (*)(void *), void *);
 static abi_function brief, work, layer, consume, produce, meet, leave;
 static unsigned failed;
 
@@ -104,6 +109,11 @@ static bool start(void) {
     FIND(context_sync, "cuCtxSynchronize");
     FIND(allocate, "cuMemAlloc_v2");
     FIND(copy, "cuMemcpyHtoD_v2");
+    FIND(free_memory, "cuMemFree_v2");
+    FIND(allocate_host, "cuMemAllocHost_v2");
+    FIND(free_host, "cuMemFreeHost");
+    FIND(copy_to_host, "cuMemcpyDtoHAsync_v2");
+    FIND(launch_host, "cuLaunchHostFunc");
     return !init(0) && !retain(&context, 0) && !set_current(context) && !load(&module, KERNELS) &&
            !get(&brief, module, "brief") && !get(&work, module, "work") && !get(&layer, module, "layer") &&
            !get(&consume, module, "consume") && !get(&produce, module, "produce") && !get(&meet, module, "meet") &&
@@ -294,6 +304,28 @@ static void rules(void) {
     printf(",\"capture legacy\":%d}\n", capture_begin(ABI_STREAM_LEGACY, ABI_CAPTURE_GLOBAL));
 }
 
+static void take_time(void *nothing) {
+    usleep(50000);
+}
+
+static void frees(void) {
+    abi_stream stream = new_stream(ABI_STREAM_NON_BLOCKING);
+    abi_result done[2];
+    for (int host = 0; host < 2; host++) {
+        abi_devptr memory;
+        void *page;
+        MUST(allocate(&memory, 4096));
+        MUST(allocate_host(&page, 4096));
+        MUST(launch_host(stream, take_time, NULL));
+        MUST(copy_to_host(page, memory, 4096, stream));
+        if (host) MUST(free_host(page));
+        else MUST(free_memory(memory));
+        done[host] = stream_query(stream);
+        MUST(stream_sync(stream));
+    }
+    printf("{\"device\":%d,\"host\":%d}\n", done[0], done[1]);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 0, second = argc > 3 ? (unsigned)atoi(argv[3]) : 0;
@@ -312,6 +344,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "overlap")) overlap(first);
     else if (!strcmp(what, "kinds")) kinds(first, second);
     else if (!strcmp(what, "rules")) rules();
+    else if (!strcmp(what, "frees")) frees();
     else return 2;
     return failed != 0;
 }
