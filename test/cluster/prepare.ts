@@ -1,6 +1,9 @@
 // Fetches and builds what a test cluster needs before the tests run. If that is not possible, the reason is printed
 // here and again by each skipped test.
 import { bedTools } from './bed/bed.ts';
+import { earlierRelease } from './bed/earlier.ts';
 
 const tools = bedTools(console.log);
 console.log(tools.ok ? `test cluster: ${tools.versions}` : `no test cluster here: ${tools.reason}`);
+const earlier = tools.ok ? earlierRelease(console.log) : undefined;
+if (earlier?.ok === false) console.log(`no upgrade is tested here: ${earlier.reason}`);

@@ -4,7 +4,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, readFileSync, realpathSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { stripFolder } from '../../../image/strip-types.ts';
-import { interposerFiles } from '../../support/native/node.ts';
+import { engineName, enginesIn, PRELOADED } from '../../../src/agent/grants/engine-files.ts';
 import { freshLayer, keptLayer, type Layer } from './images.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
@@ -50,25 +50,25 @@ export function busyboxLayer(packages: string): Layer {
  * The Node.js of the tests and the production packages: large, and unchanged until something is installed. Without type
  * declarations and source maps, which are half of the files and not read at run time.
  */
-export function nodeLayer(): Layer {
-  const installed = join(ROOT, 'node_modules/.package-lock.json');
+export function nodeLayer(checkout = ROOT): Layer {
+  const installed = join(checkout, 'node_modules/.package-lock.json');
   const libraries = librariesOf(process.execPath);
   const key = [readFileSync(installed, 'utf8'), ...[process.execPath, ...libraries].map(stampOf)].join('\n');
   return keptLayer('node', key, { follow: true, without: ['*.d.ts', '*.d.mts', '*.d.cts', '*.map'] }, (root) => {
     place(root, process.execPath, 'usr/local/bin/node');
     for (const path of libraries) place(root, path, path);
-    const { packages } = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')) as Lock;
+    const { packages } = JSON.parse(readFileSync(join(checkout, 'package-lock.json'), 'utf8')) as Lock;
     const paths = Object.keys(packages).filter(
       (path) => path !== '' && !packages[path]?.dev && !packages[path]?.optional,
     );
     // A nested package comes with the outer one.
     const outer = paths.filter((path) => !paths.some((other) => path.startsWith(`${other}/`)));
-    for (const path of outer) place(root, join(ROOT, path), join('opt/cotenant', path));
+    for (const path of outer) place(root, join(checkout, path), join('opt/cotenant', path));
   });
 }
 
-/** This checkout, as the Dockerfile takes it. */
-export const ownLayer = (home: string): Layer =>
+/** A checkout, as the Dockerfile takes it. */
+export const ownLayer = (home: string, checkout = ROOT): Layer =>
   freshLayer(home, { follow: true }, (root) => {
     const programs = [
       'cotenant.node',
@@ -77,13 +77,14 @@ export const ownLayer = (home: string): Layer =>
       'cotenant-canary',
       'cotenant-limits',
       'cotenant-sampler',
-      ...interposerFiles(),
+      ...PRELOADED,
+      ...enginesIn(join(checkout, 'native/build')).map(engineName),
     ];
     for (const path of ['package.json', 'LICENSE', ...programs.map((name) => join('native/build', name))]) {
-      place(root, join(ROOT, path), join('opt/cotenant', path));
+      place(root, join(checkout, path), join('opt/cotenant', path));
     }
     for (const path of ['native/build.ts', 'src', 'webhook']) {
-      cpSync(join(ROOT, path), join(root, 'opt/cotenant', path), { recursive: true });
+      cpSync(join(checkout, path), join(root, 'opt/cotenant', path), { recursive: true });
     }
     stripFolder(join(root, 'opt/cotenant'));
     for (const name of ['tmp', 'proc', 'sys', 'dev', 'etc', 'var/lib', 'var/run', 'run']) {

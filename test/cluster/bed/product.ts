@@ -1,7 +1,9 @@
 // Installs Cotenant on a test cluster: images of this checkout, simulated GPUs, and the chart by a real helm.
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { stringify } from 'yaml';
 import { eventually } from '../../support/native/node.ts';
 import { firstSample } from '../../support/product/sample.ts';
@@ -24,6 +26,9 @@ import { hostFolder, NODE_NAME } from './node.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 export const COTENANT_IMAGE = { repository: 'local.test/cotenant', tag: 'dev', pullPolicy: 'Never' };
+/** A checkout with its programs built, and the tag of its image. */
+export type Release = { readonly checkout: string; readonly tag: string };
+const THIS: Release = { checkout: ROOT, tag: COTENANT_IMAGE.tag };
 export const NAMESPACE = AUDITED_NAMESPACE;
 /** The scripted CUDA program of test/native/programs/scripted/client.c, with a shell. Its arguments are its first
  * commands. */
@@ -34,9 +39,9 @@ export const BYPASSING = [FOREIGN_LOADER, '/bin/client', 'libcuda.so.1'];
 export const NVML_IMAGE = 'local.test/nvml:1';
 export const KUBE_SCHEDULER_IMAGE = { repository: 'local.test/kube-scheduler', tag: 'dev', pullPolicy: 'Never' };
 
-export function addCotenantImage(bed: Bed): void {
-  const { repository, tag } = COTENANT_IMAGE;
-  bed.addImage(`${repository}:${tag}`, [nodeLayer(), ownLayer(bed.folder)], {
+export function addCotenantImage(bed: Bed, { checkout, tag }: Release = THIS): void {
+  const layers = [nodeLayer(checkout), ownLayer(bed.folder, checkout)];
+  bed.addImage(`${COTENANT_IMAGE.repository}:${tag}`, layers, {
     entrypoint: ['/usr/local/bin/node', '/opt/cotenant/src/cli/main.js'],
   });
 }
@@ -114,15 +119,23 @@ export function addKubeSchedulerImage(bed: Bed, bin: string): void {
 /** Chart value for a component that is not installed. */
 export const OFF = { enabled: false };
 
-function runHelm(bed: Bed, helm: string, args: readonly string[], input = ''): Ran {
+const helmEnvironment = (bed: Bed): Readonly<Record<string, string>> => {
   const home = join(bed.folder, 'helm');
-  const env = {
+  return {
     HELM_CACHE_HOME: join(home, 'cache'),
     HELM_CONFIG_HOME: join(home, 'config'),
     HELM_DATA_HOME: join(home, 'data'),
     KUBECONFIG: join(bed.folder, 'kubeconfig'),
   };
-  return bed.namespaces.run([helm, ...args, '--namespace', NAMESPACE], { env, input });
+};
+const runHelm = (bed: Bed, helm: string, args: readonly string[], input = ''): Ran =>
+  bed.namespaces.run([helm, ...args, '--namespace', NAMESPACE], { env: helmEnvironment(bed), input });
+const WAITS = ['--wait=legacy', '--timeout', '300s'];
+
+function chartArguments(values: object, { checkout, tag }: Release): { args: readonly string[]; input: string } {
+  const args = ['upgrade', '--install', 'cotenant', join(checkout, 'charts/cotenant'), '--create-namespace'];
+  const input = stringify({ image: { ...COTENANT_IMAGE, tag }, ...values }, { version: '1.1' });
+  return { args: [...args, ...WAITS, '--values', '-'], input };
 }
 
 /**
@@ -131,15 +144,28 @@ function runHelm(bed: Bed, helm: string, args: readonly string[], input = ''): R
  * strategy asks again.
  */
 export function installChart(bed: Bed, helm: string, values: object): void {
-  const args = ['upgrade', '--install', 'cotenant', join(ROOT, 'charts/cotenant'), '--create-namespace'];
-  const input = stringify({ image: COTENANT_IMAGE, ...values }, { version: '1.1' });
-  const { code, err, out } = runHelm(
-    bed,
-    helm,
-    [...args, '--wait=legacy', '--timeout', '300s', '--values', '-'],
-    input,
-  );
+  const { args, input } = chartArguments(values, THIS);
+  const { code, err, out } = runHelm(bed, helm, args, input);
   if (code !== 0) throw new Error(`helm: ${err.trim() || out.trim()}\n${stateOfRelease(bed)}`);
+}
+
+/** The same of a release, while the rest of the test goes on. */
+export function upgradeChart(bed: Bed, helm: string, values: object, release: Release = THIS): Promise<void> {
+  const { args, input } = chartArguments(values, release);
+  return helmMeanwhile(bed, helm, args, input);
+}
+
+/** `helm rollback` to a revision, counted from 1, likewise. */
+export const rollBack = (bed: Bed, helm: string, revision: number): Promise<void> =>
+  helmMeanwhile(bed, helm, ['rollback', 'cotenant', String(revision), ...WAITS]);
+
+async function helmMeanwhile(bed: Bed, helm: string, args: readonly string[], input = ''): Promise<void> {
+  const variables = Object.entries(helmEnvironment(bed)).map(([name, value]) => `${name}=${value}`);
+  const child = bed.namespaces.talk(['env', ...variables, helm, ...args, '--namespace', NAMESPACE]);
+  child.stdin.end(input);
+  const said = text(child.stdout);
+  const [code] = (await once(child, 'close')) as [number | null];
+  if (code !== 0) throw new Error(`helm: ${await said}\n${stateOfRelease(bed)}`);
 }
 
 /** What kubectl says of the release's pods, their Events and the last lines of their logs. */

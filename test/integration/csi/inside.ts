@@ -30,7 +30,7 @@ import {
   withWritable,
 } from '../../../src/agent/kubelet/csi/volume.ts';
 import { BUILD_FOLDER } from '../../../src/agent/os/addon.ts';
-import { OTHER_ENGINES, SAME_AGAIN } from '../../support/native/engines.ts';
+import { OTHER_ENGINES, OWN, SAME_AGAIN } from '../../support/native/engines.ts';
 import {
   bind,
   folder,
@@ -295,7 +295,7 @@ const scenarios: Record<string, () => unknown> = {
     const mode = (statSync(path).mode & 0o7777).toString(8);
     const all = facts();
     second.close();
-    const held = open(nextBuild(), 1);
+    const held = open(nextBuild(), OWN);
     const back = facts();
     held.close();
     return { before, adopted, one, all, back, tries, whole, mode, sealed: isSealed(), numbers: numbers(), problems };

@@ -2,9 +2,11 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
+import { engineName } from '../../../src/agent/grants/engine-files.ts';
 import { mountsOf } from '../../../src/api/csi-volume.ts';
 import { quoted, readPage, rowsWith } from '../../support/docs.ts';
 import { namespacesReason, testUnless } from '../../support/gate.ts';
+import { OWN, SAME_AGAIN } from '../../support/native/engines.ts';
 import { interposerFiles, temporaryFolder } from '../../support/native/node.ts';
 
 const test = testUnless(namespacesReason());
@@ -192,20 +194,20 @@ test('a newer agent adds its engine beside the old one, then moves pages one by 
     readonly numbers: [string, number][];
   } & Readonly<Record<'whole' | 'mode' | 'sealed' | 'problems', unknown>>;
   const facts = inside<Facts>(t, 'upgrade');
-  const old = ['libcotenant-engine.1.so'];
-  const both = [...old, 'libcotenant-engine.2.so'];
+  const old = [engineName(OWN)];
+  const both = [...old, engineName(SAME_AGAIN)];
   const sorted = ({ named, engines }: Engines) => ({ named, engines: engines.toSorted() });
-  t.deepEqual(sorted(facts.before), { named: [1, 1], engines: old });
-  t.deepEqual(sorted(facts.adopted), { named: [1, 1], engines: old }, 'adopting a grant changes nothing of it');
-  t.deepEqual({ ...sorted(facts.one), named: facts.one.named.toSorted() }, { named: [1, 2], engines: both });
-  t.deepEqual(sorted(facts.all), { named: [2, 2], engines: both });
-  t.deepEqual(sorted(facts.back), { named: [1, 1], engines: both }, 'held to the old one');
+  t.deepEqual(sorted(facts.before), { named: [OWN, OWN], engines: old });
+  t.deepEqual(sorted(facts.adopted), { named: [OWN, OWN], engines: old }, 'adopting a grant changes nothing of it');
+  t.deepEqual({ ...sorted(facts.one), named: facts.one.named.toSorted() }, { named: [OWN, SAME_AGAIN], engines: both });
+  t.deepEqual(sorted(facts.all), { named: [SAME_AGAIN, SAME_AGAIN], engines: both });
+  t.deepEqual(sorted(facts.back), { named: [OWN, OWN], engines: both }, 'held to the old one');
   t.deepEqual(facts.tries, ['EROFS', 'EROFS', 'EROFS', 'EROFS']);
   t.deepEqual([facts.whole, facts.mode, facts.sealed], [true, '755', true]);
   const now = new Map(facts.numbers);
   for (const [name, inode] of facts.before.numbers) t.is(now.get(name), inode, `${name} is the file that it was`);
   t.deepEqual(facts.problems, [
-    'interposerEngine: this build has no engine 1 (it has 2): only grants whose folder has libcotenant-engine.1.so change to it',
+    `interposerEngine: this build has no engine ${OWN} (it has ${SAME_AGAIN}): only grants whose folder has ${engineName(OWN)} change to it`,
   ]);
 });
 
@@ -218,24 +220,17 @@ test('a volume without space keeps its engine; so does one pinned to an unknown 
     readonly problems: string[];
   };
   const { full, behind, later, held, problems } = inside<Facts>(t, 'noRoom');
-  t.deepEqual(full.named, [1, 1]);
-  t.deepEqual(full.lib, [
-    'filler',
-    'ledger',
-    'libcotenant-engine.1.so',
-    'libcotenant-nvml.so',
-    'libcotenant.so',
-    'limits',
-  ]);
+  t.deepEqual(full.named, [OWN, OWN]);
+  t.deepEqual(full.lib, ['filler', 'ledger', engineName(OWN), 'libcotenant-nvml.so', 'libcotenant.so', 'limits']);
   t.true(full.sealed);
   t.deepEqual(behind, [true, true]);
-  t.deepEqual(later.named, [2, 2]);
+  t.deepEqual(later.named, [SAME_AGAIN, SAME_AGAIN]);
   t.deepEqual(later.behind, [false, false]);
-  t.deepEqual(held.named, [2, 2]);
+  t.deepEqual(held.named, [SAME_AGAIN, SAME_AGAIN]);
   t.is(problems.length, 5, problems.join('\n'));
   const [first = '', second = '', warned = '', ...kept] = problems;
   for (const text of [first, second])
-    t.regex(text, /^team\/one\/\S+ \(grant \S+\) keeps its present engine, because it cannot get engine 2: ENOSPC/);
+    t.regex(text, /^team\/one\/\S+ \(grant \S+\) keeps its present engine, because it cannot get engine 902: ENOSPC/);
   t.regex(warned, /^interposerEngine: this build has no engine 77 /);
   for (const text of kept)
     t.regex(text, /keeps .*: libcotenant-engine\.77\.so is neither in its folder nor in this build/);

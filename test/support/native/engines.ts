@@ -9,13 +9,13 @@ import { BUILD, eventually, type SimulatedNode } from './node.ts';
 
 /** Engines of other builds, by what differs; built by native/Makefile. */
 export const OTHER_ENGINES = join(BUILD, 'tests/engines');
-export const SAME_AGAIN = 2;
+export const SAME_AGAIN = 902;
 /** Knows limits pages and ledgers of this version and of the next. */
-export const NEXT = 3;
+export const NEXT = 903;
 /** Knows only those of the next version. */
-export const BEYOND = 4;
+export const BEYOND = 904;
 /** Works on process state of another layout. */
-export const OTHER_LAYOUT = 5;
+export const OTHER_LAYOUT = 905;
 /** The engine of the build. */
 export const OWN = enginesIn(BUILD).at(-1) ?? Number.NaN;
 

@@ -74,14 +74,14 @@ test('running processes change to the engine of a newer agent and back; no call 
   t.is(await second.metric(REFUSED, { pod: 'one' }), 0);
   const lines = second.log.filter((line) => line.includes(' changes to engine '));
   t.is(lines.length, 1, second.log.join('\n'));
-  t.regex(lines[0] ?? '', /local\/one\/load \(grant \S+\) changes to engine 2 of the interposer$/);
+  t.regex(lines[0] ?? '', /local\/one\/load \(grant \S+\) changes to engine 902 of the interposer$/);
   t.deepEqual(readFileSync(join(folder, engineName(SAME_AGAIN))), readFileSync(other(SAME_AGAIN)));
   await second.stop();
 
   const held = await start({ interposerEngine: OWN }, next);
   await runs(load.pid, OWN);
   await has(held, RUNS, { pod: 'one', engine: String(OWN) }, 1);
-  t.regex(held.log.join('\n'), /interposerEngine: this build has no engine 1 \(it has 2\)/);
+  t.true(held.log.join('\n').includes(`interposerEngine: this build has no engine ${OWN} (it has ${SAME_AGAIN})`));
   await held.stop();
 
   const mistaken = await start({ interposerEngine: 77 }, next);

@@ -127,7 +127,7 @@ test('an engine that cannot work leaves the old one working; the ledger notes it
     [12, /libcotenant-engine\.12\.so is cut short/],
     [13, /libcotenant-engine\.13\.so is not a file/],
     [14, /libcotenant-engine\.14\.so is not an engine/],
-    [15, /its file contains engine 2/],
+    [15, /its file contains engine 902/],
     [16, /libcotenant-engine\.16\.so is not a shared object/],
     [BEYOND, /it supports limits pages of version 2 to 2, this container's is 1/],
     [OTHER_LAYOUT, /it supports state layouts 7 to 7, this process has 6/],

@@ -350,6 +350,8 @@ static int work(int argc, char **argv) {
             char form[32];
             if (sscanf(line, "load %31s %" SCNu64 " %" SCNu64, form, &a, &b) != 3) return 2;
             result = load(form, a, b, &value);
+        } else if (!strcmp(command, "work")) { /* work MS BYTES US: how many rounds */
+            result = work_on(a, b, c, &value);
         } else if (!strcmp(command,
                            "fork-load")) { /* fork-load MS US: forks while another thread is at it; child's exit */
             result = fork_amid_load(a, b, &value);

@@ -74,6 +74,23 @@ static abi_result load(const char *form, uint64_t ms, uint64_t us, uint64_t *cou
     return result;
 }
 
+/* A program at its usual work: memory taken, written, computed on and given back, for so long. The first error ends it. */
+static abi_result work_on(uint64_t ms, uint64_t bytes, uint64_t us, uint64_t *rounds) {
+    double until = now_ms() + (double)ms;
+    abi_function function;
+    abi_result result = kernel(&function, us, 0);
+    for (; !result && now_ms() < until; *rounds += 1) {
+        abi_devptr at = 0;
+        result = CALL(cuMemAlloc_v2, (abi_devptr *, size_t), &at, (size_t)bytes);
+        if (!result)
+            result = CALL(cuMemsetD8_v2, (abi_devptr, unsigned char, size_t), at, (unsigned char)1, (size_t)4096);
+        if (!result) result = launch(function, 4);
+        if (!result) result = CALL(cuCtxSynchronize, (void));
+        if (!result) result = CALL(cuMemFree_v2, (abi_devptr), at);
+    }
+    return result ? result : CALL(cuModuleUnload, (abi_module), module);
+}
+
 struct loading {
     uint64_t ms, us, count;
     abi_context context;
