@@ -47,8 +47,9 @@ test('20,000 changes of pods leave no memory, timer or socket behind', async (t)
     const metadata = { name, namespace: 'team', uid, annotations: { 'cotenant.io/request': recordOf(1024) } };
     const NodeNames = [cluster.nodeName(pods % 10)];
     const { NodeNames: [Node] = [] } = await call('filter', { Pod: { metadata }, NodeNames });
-    const bound = await call('bind', { PodName: name, PodNamespace: 'team', PodUID: uid, Node });
-    if (bound.Error) throw new Error(bound.Error);
+    const binding = { PodName: name, PodNamespace: 'team', PodUID: uid, Node };
+    // A machine that is busy for seconds costs the Lease, and kube-scheduler tries again, too.
+    await eventually(async () => (await call('bind', binding)).Error === undefined || undefined, 'it is bound', 60_000);
     cluster.removeBound(name);
   };
   /** Until it watches again: what changes while it waits would reach it as a list. */
