@@ -33,6 +33,12 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_SEQUENCES: '100000' },
   },
   {
+    name: 'mutations',
+    program: 'mutations/run.ts',
+    words: [],
+    environment: {},
+  },
+  {
     name: 'progress',
     words: ['native', 'test/native/compute/progress.test.ts'],
     environment: { COTENANT_SCENARIOS: '10000' },
@@ -49,9 +55,9 @@ const PARTS: readonly Part[] = [
   },
 ];
 
-const failed = await allOf(PARTS, async ({ name, words, environment }) => {
+const failed = await allOf(PARTS, async ({ name, program = 'run.ts', words, environment }) => {
   console.log(`# long: ${name}`);
-  const child = spawn(process.execPath, [join(import.meta.dirname, 'run.ts'), ...words], {
+  const child = spawn(process.execPath, [join(import.meta.dirname, program), ...words], {
     env: { ...process.env, ...environment },
     stdio: 'inherit',
   });

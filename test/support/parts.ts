@@ -1,6 +1,8 @@
 // Runs several parts even if one of them fails.
 export type Part = {
   readonly name: string;
+  /** In test/; run.ts unless it is named. */
+  readonly program?: string;
   readonly words: readonly string[];
   readonly environment: Readonly<Record<string, string>>;
 };
