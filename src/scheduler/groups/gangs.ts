@@ -19,10 +19,10 @@ export type Gangs = {
    */
   place(pod: GangPod, nodes: readonly string[]): Result<string> | undefined;
   /**
-   * Once for all that a group holds: whether each of its pods is still there. What was held is free again if not, and the
-   * pod has to be placed anew.
+   * Are all pods still there for which the pod's group holds GPUs? Asked until it is known, then once for all that is
+   * held. `gone`: what was held is free again, and the pod has to be placed anew. `unknown`: it may not be bound.
    */
-  confirm(podUid: string): Promise<boolean>;
+  confirm(podUid: string): Promise<'there' | 'gone' | 'unknown'>;
   /** The pod is about to be bound: nothing is held for it any more. */
   release(podUid: string): void;
   /** Frees what was held for too long. */
@@ -141,15 +141,16 @@ export function createGangs(parts: GangParts): Gangs {
     },
     async confirm(podUid) {
       const [key, group] = [...groups].find(([, { held }]) => held.has(podUid)) ?? [];
-      if (key === undefined || !group || group.isConfirmed) return true;
-      group.isConfirmed = true;
+      if (key === undefined || !group || group.isConfirmed) return 'there';
       const there = await parts.unboundPods(key.split('/')[0] ?? '');
-      const gone = [...group.held].filter((uid) => there && !there.has(uid));
-      if (gone.length === 0) return true;
+      if (!there) return 'unknown';
+      group.isConfirmed = true;
+      const gone = [...group.held].filter((uid) => !there.has(uid));
+      if (gone.length === 0) return 'there';
       for (const uid of group.held) free(parts, group, uid);
       for (const uid of gone) group.seen.delete(uid);
       group.idleHolds = 0;
-      return false;
+      return 'gone';
     },
     release(podUid) {
       for (const group of groups.values()) {

@@ -16,10 +16,13 @@ function bed(nodes: number, sizes: readonly number[]) {
   const inFlight = createInFlightBindings();
   let nowMs = 0;
   const gone = new Set<string>();
+  const fault = { unlisted: false };
   const unboundPods = async () =>
-    new Set(
-      sizes.flatMap((size, gang) => Array.from({ length: size }, (_, member) => `g${gang}-${member}-0`)),
-    ).difference(gone);
+    fault.unlisted
+      ? undefined
+      : new Set(
+          sizes.flatMap((size, gang) => Array.from({ length: size }, (_, member) => `g${gang}-${member}-0`)),
+        ).difference(gone);
   const gangs = createGangs({ allocations, inFlight, decider, unboundPods, now: () => nowMs });
   const request = parsedRequest(decider, 600);
   const kinds = sizes.map((size, index): SizedGang => ({ key: `team/g${index}`, size }));
@@ -53,7 +56,7 @@ function bed(nodes: number, sizes: readonly number[]) {
       ({ gang: one, podUid }) => one?.key === `team/g${gang}` && inFlight.of(podUid) === undefined,
     );
   return {
-    ...{ allocations, decider, gangs, inFlight, names, podOf, bind, filter, boundOf, gone },
+    ...{ allocations, decider, gangs, inFlight, names, podOf, bind, filter, boundOf, gone, fault },
     wait: (ms: number) => {
       nowMs += ms;
       gangs.expire();
@@ -137,19 +140,23 @@ test('a group that is held and never bound is held less and less often', (t) => 
 });
 
 test('a group whose pod was deleted before any was bound holds nothing', async (t) => {
-  const { podOf, filter, gangs, gone, allocations } = bed(3, [3]);
+  const { podOf, filter, gangs, gone, fault, allocations } = bed(3, [3]);
   for (const member of [2, 0]) filter(podOf(0, member));
   gone.add('g0-2-0');
   t.true(NODES.includes(filter(podOf(0, 1))));
-  t.false(await gangs.confirm('g0-1-0'));
+  t.is(await gangs.confirm('g0-1-0'), 'gone');
   t.is(allocations.pods, 0);
   t.is(filter(podOf(0, 1)), 'pod group team/g0 waits: 2 of its 3 pods are there');
-  t.true(await gangs.confirm('g0-1-0'), 'nothing is held for it');
+  t.is(await gangs.confirm('g0-1-0'), 'there', 'nothing is held for it');
   gone.clear();
   filter(podOf(0, 2));
-  t.true(await gangs.confirm('g0-2-0'));
+  fault.unlisted = true;
+  t.is(await gangs.confirm('g0-2-0'), 'unknown');
+  t.is(allocations.pods, 3, 'held until it is known');
+  fault.unlisted = false;
+  t.is(await gangs.confirm('g0-2-0'), 'there');
   gone.add('g0-0-0');
-  t.true(await gangs.confirm('g0-2-0'), 'asked once for all that is held');
+  t.is(await gangs.confirm('g0-2-0'), 'there', 'asked once for all that is held');
   t.is(allocations.pods, 3);
 });
 
