@@ -94,6 +94,11 @@ test('no pod passes before all are there and fit at once; then each has its node
   for (const [member, node] of nodes.entries()) t.is(bind(podOf(0, member), node), node);
   for (const member of [0, 1]) filter(podOf(1, member));
   t.regex(filter(podOf(1, 2)), /^pod group team\/g1 waits: 0 of its 3 pods fit at once; the next one: node /);
+
+  const short = bed(2, [3]);
+  for (const member of [0, 1]) short.filter(short.podOf(0, member));
+  t.regex(short.filter(short.podOf(0, 2)), /waits: 2 of its 3 pods fit at once/);
+  t.is(short.allocations.pods, 0, 'what fits is not held');
 });
 
 test('what is held without progress is free again, and a binding prolongs it', (t) => {
