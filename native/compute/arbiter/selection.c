@@ -50,6 +50,8 @@ static bool can_have(struct cot_arbiter *arbiter, struct cot_gpu *gpu, const str
     if (gpu->is_claimed && gpu->claimed_by != member->gang) return false;
     if (is_outranked(arbiter, gpu, member)) return false;
     if (gpu->phase != COT_PHASE_HELD || holder == member) return true;
+    /* Gangs may come before one another on different GPUs: without time between their turns they alternate for ever. */
+    if (holder->multi_gpu && holder->granted_ns == gpu->now_ns) return false;
     return !holder->reserved && cot_precedes(arbiter, gpu, member, holder);
 }
 

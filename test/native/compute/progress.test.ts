@@ -21,3 +21,11 @@ test('programs that end without a gate go on with one, whatever waits for what',
   t.true(result.waits > 20 * SCENARIOS, last);
   t.true(result.beyond <= MOST_BEYOND_RATIO * SCENARIOS, last);
 });
+
+// Before time passed between two turns of gangs, the arbiter never came to an end of its decisions.
+test('gangs that come before one another on different GPUs take turns', (t) => {
+  for (const seed of ['2794', '5102', '7515']) {
+    const { status, stdout } = spawnSync(join(BUILD, 'tests/progress'), [seed, '1', String(MOST_PERCENT)]);
+    t.is(status, 0, `${stdout}`);
+  }
+});

@@ -1,14 +1,12 @@
-/* Carries out a scenario: a host thread per process, and a judge of each wait at the gate that knows only what the GPUs
- * did. */
+/* Carries out a scenario: a host thread per process. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "progress.h"
+#include "judge.h"
 
 #define LONGEST_RUN_NS (20 * SECOND_NS)
 #define LOOK_NS (20 * MS)
-#define SLACK_NS (200 * MS)
 #define STOPPED_NS (250 * MS) /* the most that is charged for work of a stopped process */
 
 struct op {
@@ -22,29 +20,17 @@ struct host {
     uint64_t submitted[MAX_STREAMS], needs[MAX_STREAMS][MAX_STREAMS];
     uint32_t syncs; /* the stream that it waits for, or ALL_STREAMS */
     bool ends, ended, doomed, missed;
-    /* of the wait at the gate */
-    uint64_t began_ns, frozen_ns;
-    uint64_t backlog_ns[MAX_GPUS], useful_ns[MAX_GPUS]; /* of its container, on each GPU */
-};
-/* What a container has had of a GPU beyond its share, as if it had a bucket that its work fills and its share drains.
- */
-struct account {
-    uint32_t share_ppm; /* the least in the run */
-    uint64_t seen_ns, active_ns;
-    double backlog_ns;
+    struct wait wait;
 };
 
 struct lab lab;
 static const struct scenario *running;
 static struct host hosts[MOST_RANKS];
-static struct account accounts[MOST_CONTAINERS][MAX_GPUS];
 static struct job jobs[MOST_ACTIONS];
 static bool posted[MOST_ACTIONS];
 static struct outcome *outcome_of;
 static bool failed;
 static uint64_t progress_ns;
-
-/* ---- the judge ---- */
 
 static struct host *host_of(const struct program *program) {
     for (uint32_t i = 0; i < running->ranks; i++) {
@@ -53,80 +39,9 @@ static struct host *host_of(const struct program *program) {
     abort();
 }
 
-static uint32_t gpu_of(const struct program *program) {
-    return (uint32_t)(program->gpu - lab.gpus);
+static void judge(struct host *host) {
+    failed |= !judge_wait(&host->wait, host->program, (uint32_t)(host - hosts));
 }
-
-static uint64_t sum_of(uint32_t container, uint32_t gpu, bool useful) {
-    const struct tenant *tenant = &lab.tenants[container];
-    uint64_t sum = 0;
-    gpu_advance(&lab.gpus[gpu]);
-    for (uint32_t i = 0; i < tenant->processes; i++) {
-        const struct program *program = &tenant->programs[i];
-        if (program->gpu != &lab.gpus[gpu]) continue;
-        sum += useful ? program->context.useful_total_ns : program->context.active_total_ns;
-    }
-    return sum;
-}
-
-static struct account *account_on(const struct program *program, uint32_t gpu) {
-    uint32_t container = program->tenant->index;
-    struct account *account = &accounts[container][gpu];
-    uint64_t active = sum_of(container, gpu, false);
-    account->backlog_ns += (double)(active - account->active_ns);
-    account->backlog_ns -= (double)(now_ns - account->seen_ns) * account->share_ppm / COT_PPM;
-    if (account->backlog_ns < 0) account->backlog_ns = 0;
-    account->active_ns = active;
-    account->seen_ns = now_ns;
-    return account;
-}
-
-static struct account *account_of(const struct program *program) {
-    return account_on(program, gpu_of(program));
-}
-
-#define EACH_GPU_OF(gpu, tenant) \
-    for (uint32_t gpu = (tenant)->first_gpu; gpu < (tenant)->first_gpu + (tenant)->gpus; gpu++)
-
-static void begin_wait(struct host *host) {
-    const struct program *program = host->program;
-    host->began_ns = now_ns;
-    host->frozen_ns = 0;
-    EACH_GPU_OF(gpu, program->tenant) {
-        host->backlog_ns[gpu] = (uint64_t)account_on(program, gpu)->backlog_ns;
-        host->useful_ns[gpu] = sum_of(program->tenant->index, gpu, true);
-    }
-}
-
-/* A launch may wait until its container's share has paid for what it had when the wait began, what it has had since but
- * for kernels that may still wait for this launch, and a quantum for the launch itself. A container gets its turns on
- * all of its GPUs together: it waits for the one on which it owes most. */
-static void judge_wait(struct host *host) {
-    const struct program *program = host->program;
-    uint64_t owed = 0, backlog = 0, useful = 0, share_ppm = 0;
-    EACH_GPU_OF(gpu, program->tenant) {
-        const struct account *account = account_on(program, gpu);
-        uint64_t had = sum_of(program->tenant->index, gpu, true) - host->useful_ns[gpu];
-        uint64_t on_gpu = (host->backlog_ns[gpu] + had + lab.tuning.quantum_ns) * COT_PPM / account->share_ppm;
-        if (on_gpu <= owed) continue;
-        owed = on_gpu;
-        backlog = host->backlog_ns[gpu];
-        useful = had;
-        share_ppm = account->share_ppm;
-    }
-    uint64_t waited = now_ns - host->began_ns - host->frozen_ns, allowed = owed + SLACK_NS;
-    if (waited * 1000 / allowed > outcome_of->longest_ns * 1000 / (outcome_of->allowed_ns | 1)) {
-        outcome_of->longest_ns = waited;
-        outcome_of->allowed_ns = allowed;
-    }
-    if (waited * 100 <= allowed * outcome_of->percent || failed) return;
-    failed = true;
-    printf("process %u stands still at %lu us: its launch waits for %lu us of %lu; the container had %lu us beyond its "
-           "share of %lu ppm, and %lu us since\n",
-           (uint32_t)(host - hosts), now_ns / US, waited / US, allowed / US, backlog / US, share_ppm, useful / US);
-}
-
-/* ---- the host's thread ---- */
 
 static void step(void *about, uint64_t generation) {
     struct program *program = about;
@@ -158,7 +73,7 @@ static void freeze(void *about, uint64_t for_ns);
 static void thaw(void *about, uint64_t for_ns) {
     struct host *host = about;
     host->program->frozen = false;
-    host->frozen_ns += for_ns;
+    host->wait.frozen_ns += for_ns;
     if (host->missed) {
         host->missed = false;
         program_step(host->program);
@@ -170,11 +85,11 @@ static void freeze(void *about, uint64_t for_ns) {
     host->program->frozen = true;
     /* Its work in flight may have run meanwhile, for all that is known: it is charged, up to a bound. */
     uint64_t charged = for_ns < STOPPED_NS ? for_ns : STOPPED_NS;
-    account_of(host->program)->backlog_ns += (double)charged;
+    judge_charge(host->program, charged);
     for (uint32_t i = 0; i < running->ranks; i++) {
         const struct program *other = hosts[i].program;
         if (other && other->tenant == host->program->tenant && other->gpu == host->program->gpu)
-            hosts[i].backlog_ns[gpu_of(other)] += charged;
+            hosts[i].wait.backlog_ns[gpu_of(other)] += charged;
     }
     at(now_ns + for_ns, thaw, host, for_ns);
 }
@@ -182,7 +97,7 @@ static void kill_it(void *about, uint64_t unused) {
     (void)unused;
     struct host *host = about;
     struct program *program = host->program;
-    if (program->gated) judge_wait(host);
+    if (program->gated) judge(host);
     program->dead = program->frozen = true;
     program->gated = false;
     host->ended = true;
@@ -195,15 +110,15 @@ static bool make_launch(struct host *host) {
     struct program *program = host->program;
     struct launch *launch = program->asked;
     progress_ns = now_ns;
-    account_of(program);
+    judge_look(program);
     bool goes = lab.law->ask(program, launch);
-    if (!goes && !program->gated) begin_wait(host);
+    if (!goes && !program->gated) judge_begin_wait(&host->wait, program);
     if (!goes) {
         program->gated = true;
         return false;
     }
     if (program->gated) {
-        judge_wait(host);
+        judge(host);
         outcome_of->waits++;
     }
     program->gated = false;
@@ -340,7 +255,7 @@ void program_ended(struct launch *launch) {
     progress_ns = now_ns;
     program->outstanding--;
     program->outstanding_in[launch->stream]--;
-    account_of(program);
+    judge_look(program);
     lab.law->ended(program, launch);
     if (program->blocked) {
         program->blocked = false;
@@ -349,8 +264,6 @@ void program_ended(struct launch *launch) {
     if (program->syncing && is_synced(host)) go_on(program, now_ns + SYNC_NS);
     free(launch);
 }
-
-/* ---- a run ---- */
 
 static bool takes_part(const struct action *action, uint32_t place) {
     uint32_t container = running->rank[action->rank[place]].container;
@@ -374,29 +287,6 @@ static void prepare_hosts(void) {
             jobs[i].ranks += takes_part(action, place);
             host->ops[host->count++] = (struct op){i, place};
         }
-    }
-}
-
-/* The least that each container has in the run of each of its GPUs. */
-static void note_shares(uint32_t gpu) {
-    struct cot_request requests[MOST_CONTAINERS];
-    struct cot_share shares[MOST_CONTAINERS];
-    uint32_t of[MOST_CONTAINERS], count = 0;
-    for (uint32_t i = 0; i < lab.count; i++) {
-        const struct tenant *tenant = &lab.tenants[i];
-        if (running->container[i].left_out || gpu < tenant->first_gpu || gpu >= tenant->first_gpu + tenant->gpus)
-            continue;
-        requests[count] = tenant->request;
-        requests[count].policy = lab.policy;
-        of[count++] = i;
-    }
-    if (count == 0) return;
-    cot_policy_shares(lab.instances, requests, count, shares);
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t share = shares[i].guarantee_ppm;
-        if (share > shares[i].limit_ppm) share = shares[i].limit_ppm;
-        struct account *account = &accounts[of[i]][gpu];
-        if (account->share_ppm == 0 || share < account->share_ppm) account->share_ppm = (uint32_t)share;
     }
 }
 
@@ -445,7 +335,7 @@ static void plan_agent(const struct scenario *scenario) {
     at(scenario->share_changes_ns, change_share, NULL, scenario->new_share_ppm);
     uint32_t share = lab.tenants[0].request.share_ppm;
     lab.tenants[0].request.share_ppm = scenario->new_share_ppm;
-    for (uint32_t gpu = 0; gpu < MAX_GPUS; gpu++) note_shares(gpu);
+    judge_note_shares();
     lab.tenants[0].request.share_ppm = share;
 }
 
@@ -469,6 +359,7 @@ static bool is_stopped(void) {
 int scenario_run(const struct scenario *scenario, const struct law *law, struct outcome *outcome) {
     running = scenario;
     outcome_of = outcome;
+    judge_start(scenario, outcome);
     *outcome = (struct outcome){.percent = outcome->percent};
     lab.law = law;
     lab.seed = scenario->seed;
@@ -489,13 +380,13 @@ int scenario_run(const struct scenario *scenario, const struct law *law, struct 
         tenant->request = container->request;
         if (!container->left_out) at(container->join_ns, join, (void *)container, i);
     }
-    for (uint32_t gpu = 0; gpu < MAX_GPUS; gpu++) note_shares(gpu);
+    judge_note_shares();
     plan_agent(scenario);
     for (uint64_t time = LOOK_NS; time <= LONGEST_RUN_NS && !failed; time += LOOK_NS) {
         run_until(time);
         for (uint32_t i = 0; i < scenario->ranks; i++) {
             const struct program *program = hosts[i].program;
-            if (program && program->gated && !program->frozen) judge_wait(&hosts[i]);
+            if (program && program->gated && !program->frozen) judge(&hosts[i]);
         }
         if (has_ended()) break;
         if (is_stopped()) progress_ns = now_ns;
