@@ -34,7 +34,12 @@ export const DATASOURCE = { type: 'prometheus', uid: '$datasource' };
 /** Identifies a container; the name of a pod is unique in its namespace. */
 export const WHO = 'namespace, pod, container';
 export const WHO_LEGEND = '{{namespace}}/{{pod}} {{container}}';
-export const GPU_LEGEND = '{{instance}} GPU {{gpu}}';
+/** The node without its domain, so that legends fit; `shortNode` adds the label. */
+export const NODE_LEGEND = '{{node}}';
+export const GPU_LEGEND = `${NODE_LEGEND} GPU {{gpu}}`;
+/** Names end at their first dot, and addresses stay. */
+const shortNode = (expr: string): string =>
+  `label_replace(${expr}, "node", "$1", "instance", "([0-9.]+:?[0-9]*|[^.]+).*")`;
 
 /** A metric of the chosen nodes. */
 export const ofTarget = (metric: MetricName): string => select(metric, 'job=~"$job"', 'instance=~"$instance"');
@@ -73,8 +78,10 @@ const refIdOf = (index: number): string => String.fromCharCode(65 + index);
 
 /** The panel with these queries, named A, B, C and so on. */
 function withQueries<P extends Asking>(panel: P, queries: readonly Query[]): P {
-  for (const [index, [expr, legend]] of queries.entries())
-    panel.withTarget(prometheus(expr, legend).refId(refIdOf(index)));
+  for (const [index, [expr, legend]] of queries.entries()) {
+    const shown = legend.includes(NODE_LEGEND) ? shortNode(expr) : expr;
+    panel.withTarget(prometheus(shown, legend).refId(refIdOf(index)));
+  }
   for (const [index, [, , style]] of queries.entries()) if (style) panel.overrideByQuery(refIdOf(index), style);
   return panel;
 }
@@ -264,8 +271,8 @@ export const rowLinks = {
   ],
 } satisfies Readonly<Record<string, ColumnLink>>;
 
-/** In pixels: the name of a pod of a Deployment. */
-const POD_WIDTH = 190;
+/** In pixels, at least: the name of a pod of a Deployment, and what tells nodes and namespaces apart. */
+const WIDTHS: Readonly<Record<string, number>> = { Pod: 285, Namespace: 165, Node: 265, GPU: 60 };
 
 /** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
@@ -283,14 +290,15 @@ export function table(
     .height(9)
     .unit('short')
     .noValue('-')
-    .minWidth(60)
-    .filterable(true);
+    .minWidth(60);
   for (const [index, [, expr]] of columns.entries())
     panel.withTarget(prometheus(expr, '').refId(refIdOf(index)).instant().format(PromQueryFormat.Table));
   for (const [name, , unit] of columns) if (unit !== undefined) panel.overrideByName(name, [property('unit', unit)]);
   // Without a unit of their own, numbers such as an index or a PID would get that of the values.
   for (const title of Object.values(labels)) {
-    const wide = title === 'Pod' ? [property('custom.width', POD_WIDTH)] : [];
+    const width = WIDTHS[title];
+    // The icon of a filter would take the place of short titles.
+    const wide = width === undefined ? [] : [property('custom.width', width), property('custom.filterable', true)];
     panel.overrideByName(title, [property('unit', 'string'), ...wide]);
   }
   for (const [name, link] of links) panel.overrideByName(name, [property('links', [link.build()])]);

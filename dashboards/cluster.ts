@@ -8,6 +8,7 @@ import {
   graph,
   histogram,
   line,
+  NODE_LEGEND,
   ORANGE_FROM_ONE,
   ofTarget,
   type Panel,
@@ -152,14 +153,14 @@ const UTILIZATION: readonly Panel[] = [
   graph(
     'Granted but unused',
     'Memory that was granted to containers of each namespace and is not used; it is not available to others. The board of the namespace proposes smaller grants.',
-    { span: 6, unit: 'bytes', links: [toNamespace] },
-    [top(8, `sum by (namespace) (clamp_min(${LIMIT} - ${USED}, 0))`), '{{namespace}}'],
+    { span: 8, unit: 'bytes', links: [toNamespace] },
+    [top(6, `sum by (namespace) (clamp_min(${LIMIT} - ${USED}, 0))`), '{{namespace}}'],
   ),
   histogram(
     'Containers per GPU',
     'Number of GPUs and MIG instances by the number of containers on them. Many with 0 while others have many: look at the placement policy.',
     among(USABLE, ofTarget('cotenant_device_containers')),
-  ).span(6),
+  ).span(4),
   table(
     'Most compute in 24 hours',
     'Containers that used the most compute within 24 hours, in hours of a whole GPU.',
@@ -177,7 +178,7 @@ const SATURATION: readonly Panel[] = [
     'Largest free block',
     'The largest memory grant that still fits on a GPU, of the nodes with the largest. A pod that asks for more waits, however much is free in sum.',
     { span: 8, unit: 'bytes', links: [toNode] },
-    [top(8, LARGEST_FREE), '{{instance}}'],
+    [top(4, LARGEST_FREE), NODE_LEGEND],
   ),
   graph(
     'Pods without a node',
@@ -203,28 +204,28 @@ const ERRORS: readonly Panel[] = [
     { instance: 'Node', gpu: 'GPU', reason: 'Reason' },
     rowLinks.node,
   )
-    .span(6)
+    .span(12)
     .height(9)
     .noValue('none'),
   graph(
     'Denied allocations by namespace',
     'Memory allocations that were denied because of the grant, per step. Normal: 0, or single ones of frameworks that probe. Many: a grant is too small.',
-    { span: 6, unit: 'short', as: 'bars', links: [toNamespace] },
+    { span: 12, unit: 'short', as: 'bars', links: [toNamespace] },
     [top(8, DENIED), '{{namespace}}'],
   ).decimals(0),
   graph(
     'GPU errors by node',
     'Xids and uncorrectable memory errors per step, of the nodes with the most. Normal: 0. The board of the node names the codes, the runbook what they require.',
-    { span: 6, unit: 'short', as: 'bars', links: [toNode] },
+    { span: 12, unit: 'short', as: 'bars', links: [toNode] },
     [
       top(8, `sum by (instance) (increase(${ofTarget('cotenant_device_xid_errors_total')}[$__rate_interval]))`),
-      '{{instance}}',
+      NODE_LEGEND,
     ],
   ).decimals(0),
   graph(
     'Decisions of the agents',
     'Stops that were decided, reported only, refused or made by evicting the pod, per step. Normal: 0.',
-    { span: 6, unit: 'short', as: 'bars' },
+    { span: 12, unit: 'short', as: 'bars' },
     [
       `sum by (decision) (increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval]))`,
       '{{decision}}',

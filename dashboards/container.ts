@@ -2,6 +2,7 @@
 import { boardOf, stopMarks, variable } from './board.ts';
 import {
   answers,
+  GPU_LEGEND,
   graph,
   line,
   ORANGE_FROM_ONE,
@@ -106,15 +107,15 @@ const SLOW: readonly Panel[] = [
     'Compute and its grant',
     'Fraction of a GPU that its kernels used, and its compute grant. At the grant: it needs a larger one. Below it and waiting: a neighbor has the GPU. Below it and not waiting: the program itself is not ready, for example it waits for data.',
     { span: 12, unit: 'percentunit' },
-    [top(3, rate('cotenant_container_sm_seconds_total')), LEGEND],
-    [top(3, each('cotenant_container_sm_limit_ratio')), `${LEGEND} granted`, line('red')],
+    [top(2, rate('cotenant_container_sm_seconds_total')), LEGEND],
+    [top(2, each('cotenant_container_sm_limit_ratio')), 'granted GPU {{gpu}}', line('red')],
   ),
   graph(
     'Waiting and contended',
     'Time per second that launches waited for the GPU, summed over threads; and charged time in which other containers used the GPU as well. Normal: both near 0 when it has the GPU for itself.',
     { span: 12, unit: 's' },
-    [top(3, rate('cotenant_container_sm_throttled_seconds_total')), `${LEGEND} waiting`],
-    [top(3, rate('cotenant_container_sm_contended_seconds_total')), `${LEGEND} contended`],
+    [top(2, rate('cotenant_container_sm_throttled_seconds_total')), `${LEGEND} waiting`],
+    [top(2, rate('cotenant_container_sm_contended_seconds_total')), `${LEGEND} contended`],
   ),
   graph(
     'Compute of all containers on its GPUs',
@@ -122,7 +123,7 @@ const SLOW: readonly Panel[] = [
     { span: 12, unit: 'percentunit', as: 'stack', links: [toContainer] },
     [
       top(
-        6,
+        4,
         `sum by (${WHO}) (rate(${onNodes('cotenant_container_sm_seconds_total')}[$__rate_interval]) ${ON_ITS_GPUS})`,
       ),
       WHO_LEGEND,
@@ -132,20 +133,20 @@ const SLOW: readonly Panel[] = [
     'Sampled and charged compute',
     "Fraction of a GPU by the driver's samples, and by what the arbiter charged, gaps between launches included. If samples stay above the charge, some work bypasses the arbiter (CotenantComputeDrift).",
     { span: 12, unit: 'percentunit' },
-    [top(3, rate('cotenant_container_sm_seconds_total')), `${LEGEND} sampled`],
-    [top(3, rate('cotenant_container_sm_charged_seconds_total')), `${LEGEND} charged`],
+    [top(2, rate('cotenant_container_sm_seconds_total')), `${LEGEND} sampled`],
+    [top(2, rate('cotenant_container_sm_charged_seconds_total')), `${LEGEND} charged`],
   ),
   timeline(
     'Clocks lowered on its GPUs',
     'Reasons that kept the clocks of its GPUs below their maximum. Normal: none or power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
     { 0: { text: 'no', color: 'transparent' }, 1: { text: 'lowered', color: 'orange' } },
-    [top(8, `max by (instance, gpu, reason) (${LOWERED} ${ON_ITS_GPUS}) == 1`), '{{instance}} GPU {{gpu}} {{reason}}'],
+    [top(8, `max by (instance, gpu, reason) (${LOWERED} ${ON_ITS_GPUS}) == 1`), `${GPU_LEGEND} {{reason}}`],
   ).noValue('none'),
   graph(
     'Idle time',
     'Time since the last sample in which it used the GPU. Growing: the program does not launch anything.',
     { span: 12, unit: 's' },
-    [top(6, max(`time() - ${of('cotenant_container_last_active_timestamp_seconds')}`)), LEGEND],
+    [top(4, max(`time() - ${of('cotenant_container_last_active_timestamp_seconds')}`)), LEGEND],
   ),
 ];
 
@@ -156,14 +157,14 @@ const REFUSED: readonly Panel[] = [
     'Memory that the driver reports, the grant, and the peak since the start. Managed memory is in the peak, but not in what the driver reports. What does not fit under the red line is denied.',
     { span: 12, unit: 'bytes' },
     [top(2, each('cotenant_container_memory_used_bytes')), LEGEND],
-    [top(2, each('cotenant_container_memory_limit_bytes')), `${LEGEND} granted`, line('red')],
-    [top(2, each('cotenant_container_memory_peak_bytes')), `${LEGEND} peak`, line('text')],
+    [top(2, each('cotenant_container_memory_limit_bytes')), 'granted GPU {{gpu}}', line('red')],
+    [top(2, each('cotenant_container_memory_peak_bytes')), 'peak GPU {{gpu}}', line('text')],
   ),
   graph(
     'Denied allocations',
     'Memory allocations that were denied, per second. Normal: 0, or some at the start of frameworks that probe for memory.',
     { span: 12, unit: 'short' },
-    [top(6, rate('cotenant_container_allocations_denied_total')), LEGEND],
+    [top(4, rate('cotenant_container_allocations_denied_total')), LEGEND],
   ),
   graph(
     'Usage ledger',
@@ -193,7 +194,7 @@ const STOPPED: readonly Panel[] = [
     'Processes',
     'Running processes of the container on the GPU. A drop to 0 at a red mark: the agent stopped it. Without a mark: the program ended by itself.',
     { span: 12, unit: 'short' },
-    [top(6, each('cotenant_container_processes')), LEGEND],
+    [top(4, each('cotenant_container_processes')), LEGEND],
   ).decimals(0),
   table(
     'Stops',

@@ -30,7 +30,7 @@ const USED = ofGpus('cotenant_container_memory_used_bytes');
 const LIMIT = ofGpus('cotenant_container_memory_limit_bytes');
 const GRANTED = ofGpus('cotenant_device_memory_allocated_bytes');
 const line = (title: string, unit: string, expr: string, is: string): Panel =>
-  graph(title, is, { span: 8, unit, links: [toNode] }, [perGpu(expr), GPU_LEGEND]);
+  graph(title, is, { span: 12, unit, links: [toNode] }, [perGpu(expr), GPU_LEGEND]);
 
 const STATE = answers(
   {
@@ -123,11 +123,11 @@ const GPU: readonly Panel[] = [
     GRANTED,
     'hami_gpu_memory_allocated_bytes there: the sum of the grants of each GPU.',
   ),
-  line(
+  graph(
     'vGPUs per GPU',
-    'none',
-    ofGpus('cotenant_device_containers'),
     'hami_gpu_shared_count there: containers on each GPU. Containers without a grant are included.',
+    { span: 24, unit: 'none', links: [toNode] },
+    [perGpu(ofGpus('cotenant_device_containers')), GPU_LEGEND],
   ),
 ];
 
@@ -137,13 +137,13 @@ const CONTAINERS: readonly Panel[] = [
     'vGPU memory used',
     'hami_vgpu_memory_used_bytes there; here it is what the driver reports, not the ledger of the library.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(6, `sum by (${WHO}) (${USED})`), WHO_LEGEND],
+    [top(4, `sum by (${WHO}) (${USED})`), WHO_LEGEND],
   ),
   graph(
     'vGPU utilization',
     'hami_container_device_utilization_ratio there, in percent; here the fraction of a GPU over the rate interval.',
     { span: 12, unit: 'percentunit', links: [toContainer] },
-    [top(6, `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`), WHO_LEGEND],
+    [top(4, `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`), WHO_LEGEND],
   ),
   table(
     'vGPUs',

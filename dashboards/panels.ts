@@ -122,6 +122,9 @@ const NODE = answers(
   },
 );
 
+/** Legends of four pods and four sums fit. */
+const EACH_HEIGHT = 11;
+
 /** One part for each GPU, so that its containers have colors of their own. */
 const EACH_GPU: readonly Panel[] = [
   row('Utilization: GPU $gpu', 'gpu'),
@@ -139,7 +142,7 @@ const EACH_GPU: readonly Panel[] = [
     ],
     [GRANTED, 'granted', line('orange')],
     [`sum(${TOTAL})`, 'GPU', line('red')],
-  ),
+  ).height(EACH_HEIGHT),
   graph(
     'Compute by container',
     'Fraction of the GPU that the kernels of each container used, of those with the most, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
@@ -147,7 +150,7 @@ const EACH_GPU: readonly Panel[] = [
     [top(4, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
     [`sum(${rate('cotenant_foreign_sm_seconds_total')})`, 'no grant', [color('red')]],
     [`sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`, 'granted', line('orange')],
-  ),
+  ).height(EACH_HEIGHT),
   // One block keeps a GPU busy; the hardware counters, where the GPU has them, say how much of it is active.
   graph(
     'Utilization and activity',
@@ -163,7 +166,9 @@ const EACH_GPU: readonly Panel[] = [
     [`max(${ofGpus('cotenant_device_tensor_active_ratio')})`, 'tensor'],
     [`max(${ofGpus('cotenant_device_dram_active_ratio')})`, 'DRAM'],
     [`max(${ofGpus('cotenant_device_fp32_active_ratio')})`, 'FP32'],
-  ).max(1),
+  )
+    .max(1)
+    .height(EACH_HEIGHT),
 ];
 
 const SATURATION: readonly Panel[] = [
@@ -250,34 +255,34 @@ const HARDWARE: readonly Panel[] = [
   graph(
     'Power',
     'Power draw of the GPUs with the most, and the largest limit. Normal: at the limit under load.',
-    { span: 8, unit: 'watt' },
+    { span: 12, unit: 'watt' },
     [top(6, ofGpus('cotenant_device_power_watts')), GPU_LEGEND],
     [`max(${ofGpus('cotenant_device_power_limit_watts')})`, 'limit', line('red')],
   ),
   graph(
     'Temperature',
     'Temperature of the hottest sensors. Normal: below 85 °C. Above, "Throttle reasons" shows whether the clocks are lowered.',
-    { span: 8, unit: 'celsius', as: 'any range' },
-    [top(6, ofGpus('cotenant_device_temperature_celsius')), `${GPU_LEGEND} {{sensor}}`],
+    { span: 12, unit: 'celsius', as: 'any range' },
+    [top(4, ofGpus('cotenant_device_temperature_celsius')), `${GPU_LEGEND} {{sensor}}`],
   ),
   graph(
     'Clocks',
     'SM clocks of the GPUs, the slowest, and the largest maximum. Far below the maximum under load: the GPU is throttled.',
-    { span: 8, unit: 'hertz' },
+    { span: 12, unit: 'hertz' },
     [`(${SM_CLOCK}) and bottomk(6, min_over_time((${SM_CLOCK})[$__range:$__interval] @ end()))`, GPU_LEGEND],
     [`max(${ofSm('cotenant_device_max_clock_hertz')})`, 'maximum', line('text')],
   ),
   graph(
     'Links',
     'Bytes per second over PCIe and NVLink, summed over the chosen GPUs that count them. PCIe at its maximum: programs wait for copies, not for the GPU.',
-    { span: 6, unit: 'Bps' },
+    { span: 12, unit: 'Bps' },
     [`sum(${rate('cotenant_device_pcie_receive_bytes_total')})`, 'PCIe received'],
     [`sum(${rate('cotenant_device_pcie_transmit_bytes_total')})`, 'PCIe sent'],
     [`sum(${rate('cotenant_device_nvlink_receive_bytes_total')})`, 'NVLink received'],
     [`sum(${rate('cotenant_device_nvlink_transmit_bytes_total')})`, 'NVLink sent'],
   ),
-  graph('Energy', 'Energy per step, of the GPUs that used the most.', { span: 6, unit: 'joule', as: 'bars' }, [
-    top(4, increase(ofGpus('cotenant_device_energy_joules_total'))),
+  graph('Energy', 'Energy per step, of the GPUs that used the most.', { span: 24, unit: 'joule', as: 'bars' }, [
+    top(6, increase(ofGpus('cotenant_device_energy_joules_total'))),
     GPU_LEGEND,
   ]),
   instances(),
@@ -300,8 +305,7 @@ function instances(): Panel {
     { instance: 'Node', parent_gpu: 'GPU', gpu: 'Index', profile: 'Profile', gpu_instance_id: 'Instance' },
   )
     .noValue('none')
-    .span(12)
-    .height(9);
+    .height(6);
 }
 
 const OWN_LABELS = { instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod' };
@@ -325,6 +329,8 @@ const CONTAINERS: readonly Panel[] = [
     .height(8)
     .unit('bytes')
     .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)])
+    // Mostly one node, and there are many columns.
+    .overrideByName('Node', [property('custom.width', 125)])
     .overrideByName('Over limit', [
       property('unit', 'none'),
       property('mappings', [mapping({ 0: { text: 'no' }, 1: { text: 'over', color: 'red' } })]),

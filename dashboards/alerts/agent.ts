@@ -82,8 +82,8 @@ export const AGENT_ALERTS: readonly Alert[] = [
   })),
   // A reminder, one for all nodes of a mode: `report` is meant for the first week, and set for many nodes at once.
   // Containers that should have been stopped there have CotenantContainerOverLimit.
-  alert('CotenantNotEnforcing', 'info', 'cluster', ({ notEnforcing }) => ({
-    expr: `count by (job, enforcement) (${select('cotenant_enforcement_mode', 'enforcement!="enforce"')} == 1)`,
+  alert('CotenantNotEnforcing', 'info', 'cluster', ({ notEnforcing, notEnforced: { within } }) => ({
+    expr: `count by (job, enforcement) (last_over_time(${select('cotenant_enforcement_mode', 'enforcement!="enforce"')}[${within}]) == 1)`,
     lasts: notEnforcing.lasts,
     summary: 'The agents on {{ $value }} nodes do not enforce limits.',
     description:

@@ -11,6 +11,7 @@ import { burst } from './burst/burst.ts';
 import { compute } from './compute/compute.ts';
 import { extender } from './extender/extender.ts';
 import { interposer } from './interposer/interposer.ts';
+import { operate } from './operate/operate.ts';
 import { placement } from './placement/placement.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { scale } from './scale/scale.ts';
@@ -30,12 +31,9 @@ const BENCHES: readonly Bench[] = [
   burst,
   compute,
   placement,
+  operate,
 ];
-/** Names that are fixed already, of parts that do not exist yet. */
-const LATER: Readonly<Record<string, string>> = {
-  operate: 'there is no run in a cluster yet',
-};
-const NAMES = [...BENCHES.map((bench) => bench.name), ...Object.keys(LATER)];
+const NAMES = BENCHES.map((bench) => bench.name);
 const USAGE = `usage: npm run bench -- [NAME...] [--json] [--quick] [--trace DIR]; names: ${NAMES.join(', ')}`;
 
 /** Bad command lines and names that measure nothing end with this code, before anything is built. */
@@ -60,8 +58,6 @@ function commandLine() {
 const { values, positionals } = commandLine();
 const unknown = positionals.filter((name) => !NAMES.includes(name));
 if (unknown.length > 0) refuse(`no such benchmark: ${unknown.join(', ')}\n${USAGE}`);
-const later = positionals.filter((name) => name in LATER);
-if (later.length > 0) refuse(later.map((name) => `${name}: not measured: ${LATER[name]}`).join('\n'));
 
 const note = (text: string) => console.error(text);
 const chosen = positionals.length === 0 ? BENCHES : BENCHES.filter((bench) => positionals.includes(bench.name));
@@ -88,9 +84,6 @@ for (const bench of chosen) {
   note(`${bench.name}: ${Math.round((performance.now() - started) / 1000)} s`);
 }
 if (!values.json) console.log(tableOf(rows));
-if (positionals.length === 0) {
-  for (const [name, why] of Object.entries(LATER)) note(`${name}: not measured: ${why}`);
-}
 note('Measured on a simulated GPU node or on a driver that does nothing: none of it is a hardware figure.');
 if (failed.length > 0) note(`failed: ${failed.join(', ')}`);
 process.exit(failed.length === 0 ? 0 : 1);

@@ -1,6 +1,6 @@
 // Draws a board's JSON with Grafana's own components, on what a Prometheus answers, as Grafana would at this width; then
 // measures what it drew. Panel types that @grafana/ui does not have are drawn by stand-ins, which say so. The address:
-// ?board=NAME&prometheus=URL&theme=dark|light&seconds=RANGE
+// ?board=NAME&prometheus=URL&theme=dark|light&seconds=RANGE&step=SECONDS&to=UNIX&var-NAME=VALUE
 import {
   createTheme,
   dateTime,
@@ -22,14 +22,18 @@ import { firstValueFrom } from 'rxjs';
 const asked = new URLSearchParams(location.search);
 const theme = createTheme({ colors: { mode: asked.get('theme') ?? 'dark' } });
 const seconds = Number(asked.get('seconds') ?? 60);
-const to = Math.floor(Date.now() / 1000);
+const to = Number(asked.get('to') ?? Math.floor(Date.now() / 1000));
 const timeRange = { from: dateTime((to - seconds) * 1000), to: dateTime(to * 1000), raw: { from: 'now-1m', to: 'now' } };
 // Grafana's grid: 24 columns, rows of 30 px, and 8 px between panels.
 const [COLUMNS, CELL, GAP, EDGE] = [24, 30, 8, 16];
 const pageWidth = Number(asked.get('width') ?? 1280);
 const column = (pageWidth - 2 * EDGE - GAP * (COLUMNS - 1)) / COLUMNS;
-const STEP = 2;
-const TIMES = { __rate_interval: '10s', __interval: `${STEP}s`, __range: `${seconds}s` };
+const STEP = Number(asked.get('step') ?? 2);
+const TIMES = { __rate_interval: `${Math.max(10, 4 * STEP)}s`, __interval: `${STEP}s`, __range: `${seconds}s` };
+/** What a link chose; all of the other variables. */
+const VARIABLES = Object.fromEntries(
+  [...asked].flatMap(([name, value]) => (name.startsWith('var-') ? [[name.slice('var-'.length), value]] : [])),
+);
 const LINE = { drawStyle: 'line', lineInterpolation: 'linear', lineWidth: 1, fillOpacity: 0, gradientMode: 'none' };
 const GRAPH = {
   ...LINE,
@@ -50,9 +54,9 @@ async function get(path, query) {
   return answer.data;
 }
 
-/** All values of each variable, unless a repeated row chose one. */
+/** All values of each variable, unless the address or a repeated row chose one. */
 const replaced = (text, chosen) =>
-  text.replace(/\$\{?(\w+)(?::\w+)?\}?/g, (_, name) => chosen[name] ?? TIMES[name] ?? '.+');
+  text.replace(/\$\{?([a-z_]\w*)(?::\w+)?\}?/gi, (_, name) => chosen[name] ?? VARIABLES[name] ?? TIMES[name] ?? '.+');
 
 const named = (legend, labels) =>
   legend ? legend.replace(/\{\{(\w+)\}\}/g, (_, name) => labels[name] ?? '') : JSON.stringify(labels);
@@ -248,6 +252,13 @@ const Panel = ({ panel, y, chosen, frames }) => {
   return h('div', { style: place, className: 'drawn', 'data-title': title, 'data-type': panel.type, 'data-series': frames.length }, chrome);
 };
 
+/** Also of text that is cut at its left. */
+function textWidth(element) {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  return range.getBoundingClientRect().width;
+}
+
 /** What a reader would complain about, of each panel. */
 const measured = () =>
   [...document.querySelectorAll('.drawn')].map((element) => {
@@ -265,6 +276,10 @@ const measured = () =>
       empty: element.querySelector('.empty')?.textContent,
       titleClipped: [...element.querySelectorAll('h2')].some(clipped),
       legendClipped: hidden.map(({ textContent }) => textContent),
+      // The domain of a node's name may be cut.
+      cellsClipped: [...element.querySelectorAll('[role=gridcell], [role=columnheader]')]
+        .filter((cell) => textWidth(cell) > cell.clientWidth + 1 && !/^[\w-]+\./.test(cell.textContent))
+        .map(({ textContent }) => textContent),
       columnsClipped: [...element.querySelectorAll('[role=grid]')].some((grid) => grid.scrollWidth > grid.clientWidth + 1),
       plotRatio: plot && plot.width / box.width,
     };

@@ -25,7 +25,7 @@ const sent = (text: string, rateInterval = '10s'): string =>
     .replaceAll('$__rate_interval', rateInterval)
     .replaceAll('$__interval', '10s')
     .replaceAll('$__range', '5m')
-    .replace(/\$\w+/g, '.+');
+    .replace(/\$[a-z_]\w*/gi, '.+');
 
 /** Of the queries of panels, as Grafana sends them. */
 export function panelQueries(

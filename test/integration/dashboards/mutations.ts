@@ -60,6 +60,7 @@ export const FAULTS: readonly (readonly [alert: string, from: string | RegExp, t
   ['CotenantNotEnforcing', '{enforcement!="enforce"}', ''],
   ['CotenantNotEnforcing', 'by (job, enforcement)', 'by (job, instance, enforcement)'],
   ['CotenantNotEnforcing', ' == 1', ' >= 0'],
+  ['CotenantNotEnforcing', /last_over_time\((.*)\[15m\]\)/, '$1'],
   ['CotenantGpuMissing', /\{mig_mode!=""\}/g, ''],
   ['CotenantGpuMissing', /\[6h:5m\]/, '[5m:1m]'],
   ['CotenantGpuMissing', / and on \(job, instance\).*$/, ''],

@@ -148,7 +148,7 @@ function asSent(expr: string): string {
     __range: '10m',
     __interval: '1m',
   };
-  return expr.replace(/\$(\w+)/g, (_, name: string) => chosen[name] ?? `unknown variable ${name}`);
+  return expr.replace(/\$([a-z_]\w*)/gi, (_, name: string) => chosen[name] ?? `unknown variable ${name}`);
 }
 
 function boardQueries(): readonly Query[] {

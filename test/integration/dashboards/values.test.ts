@@ -162,7 +162,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
     'Compute by namespace': { 'namespace="team"': 0.25, 'namespace="lab"': 0.5 },
     'Compute by namespace B': 0.5,
     'Compute by namespace C': 3,
-    'Largest free block': { 'instance="node-a"': 100 },
+    'Largest free block': { 'instance="node-a", node="node-a"': 100 },
     'Containers per GPU': Object.fromEntries(
       [
         ['0', 'GPU-0', 2],

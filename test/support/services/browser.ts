@@ -17,8 +17,8 @@ export type OpenPage = {
   /** Evaluates an expression in the page and returns its JSON value; a promise is awaited. */
   evaluate(expression: string): Promise<unknown>;
   resize(width: number, height: number): Promise<void>;
-  /** A PNG of the whole page, including what must be scrolled to. */
-  picture(): Promise<Buffer>;
+  /** A PNG of the whole page, including what must be scrolled to; or of its upper left part, in another size. */
+  picture(part?: { readonly width: number; readonly height: number; readonly scale: number }): Promise<Buffer>;
 };
 
 type Answer = { readonly id?: number; readonly result?: Record<string, unknown>; readonly error?: { message: string } };
@@ -74,8 +74,8 @@ export async function openPage(t: Teardown, url: string): Promise<OpenPage> {
       const metrics = { width, height, deviceScaleFactor: 1, mobile: false };
       await call('Emulation.setDeviceMetricsOverride', metrics, sessionId);
     },
-    async picture() {
-      const params = { format: 'png', captureBeyondViewport: true };
+    async picture(part) {
+      const params = { format: 'png', captureBeyondViewport: true, ...(part && { clip: { x: 0, y: 0, ...part } }) };
       const { data: base64 } = await call('Page.captureScreenshot', params, sessionId);
       return Buffer.from(String(base64), 'base64');
     },

@@ -113,7 +113,8 @@ export const RULES: Readonly<Record<string, Rule>> = {
           '__interval',
           ...variables(board).map(({ name }) => name),
         ];
-        const used = [...expr.matchAll(/\$\{?(\w+)/g)].map((match) => match[1] ?? '');
+        // $1 is a part of what label_replace matched.
+        const used = [...expr.matchAll(/\$\{?([a-z_]\w*)/gi)].map((match) => match[1] ?? '');
         const { selectors } = readPromql(expr);
         return [
           ...complaint(selectors.length > 0, `${where}: asks for nothing`),

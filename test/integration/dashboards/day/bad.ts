@@ -89,6 +89,11 @@ const OF_NODES: readonly (readonly [alert: string, make: (fleet: Fleet, on: Node
       fleet.gauge(of, 'cotenant_agent_connected', { ...labels, to: 'api' }, trouble(fleet, 0, 1)),
   ],
   [
+    'CotenantNotEnforcing',
+    (fleet, { of, labels }) =>
+      fleet.gauge(of, 'cotenant_enforcement_mode', { ...labels, job: 'other', enforcement: 'report' }, always(1)),
+  ],
+  [
     'CotenantGpuMissing',
     (fleet, on) => {
       const id = gpu(fleet, on, 1);
@@ -265,6 +270,15 @@ const OF_CONTAINERS: readonly (readonly [alert: string, make: (one: One, fleet: 
       one.counter('cotenant_container_sm_charged_seconds_total', always(24));
     },
   ],
+  [
+    'CotenantContainerNotEnforced',
+    (one) =>
+      one.gauge('cotenant_container_enforcement', always(1), {
+        mode: 'shared',
+        enforcement: 'report',
+        source: 'namespace',
+      }),
+  ],
   ['CotenantGrantIdle', (one) => one.counter('cotenant_container_sm_seconds_total', lasting(0, 10))],
   [
     'CotenantUnknownEntryPoints',
@@ -303,13 +317,13 @@ function badTargets(fleet: Fleet): void {
   fleet.gauge(of, 'cotenant_up', { ...labels, instance: 'gaps' }, always(1));
 }
 
-/** What must fire. CotenantNotEnforcing and CotenantContainerNotEnforced wait for longer than the trouble lasts. */
+/** What must fire. */
 export const TROUBLES: readonly string[] = [
   ...[...OF_NODES, ...OF_GPUS, ...OF_CONTAINERS].map(([alert]) => alert),
   ...['CotenantExporterDown', 'CotenantScrapeGaps', 'CotenantStopLoop', 'CotenantMemoryNearlyGranted'],
-  ...['CotenantWebhookFails', 'CotenantWebhookSlow', 'CotenantCertificateRefused', 'CotenantWebhookCertificateExpires'],
-  ...['CotenantLiveRulesInvalid', 'CotenantSchedulerNotLeading'],
-  ...['CotenantSchedulerBindFailures', 'CotenantSchedulerSlow'],
+  ...['CotenantWebhookDown', 'CotenantWebhookFails', 'CotenantWebhookSlow', 'CotenantCertificateRefused'],
+  ...['CotenantWebhookCertificateExpires', 'CotenantLiveRulesInvalid'],
+  ...['CotenantSchedulerNotLeading', 'CotenantSchedulerBindFailures', 'CotenantSchedulerSlow'],
   ...['CotenantApiServerProblems', 'CotenantSchedulerInvalidObjects'],
 ];
 

@@ -17,7 +17,9 @@ export function controlPlane(fleet: Fleet, slow: readonly [webhook: Value, sched
   const { next } = fleet;
   const minor = (most: number) => each(() => (next() < 0.005 ? Math.ceil(next() * most) : 0));
   for (const instance of ['a', 'b']) {
-    const webhook = fleet.target('cotenant-webhook', instance, { gaps: 4, restarts: 1 });
+    // After the other troubles no replica answers for some minutes.
+    const isDown = (minute: number) => troubles && minute >= 18 * HOUR && minute < 18 * HOUR + 9;
+    const webhook = fleet.target('cotenant-webhook', instance, { gaps: 4, restarts: 1, isDown });
     const { of, labels } = webhook;
     for (const [le, counts] of LATENCIES)
       fleet.counter(

@@ -1,11 +1,12 @@
-// Twenty-four hours of a small fleet as promtool's input, a sample a minute: nodes whose scrapes fail now and then and
+// A day and an hour of a small fleet as promtool's input, a sample a minute: nodes whose scrapes fail now and then and
 // whose agents restart (counters begin at 0, one page has no sample), containers that come and go, values with noise.
 // A quiet day has nothing that someone should be called for; `troubles` are what an alert is about, from 8 to 16
 // o'clock, with interruptions of a minute or two. The random numbers are the same in each run.
 import type { MetricName } from '../../../../dashboards/lib/metrics.ts';
 import type { InputSeries } from '../node-page.ts';
 
-export const MINUTES = 24 * 60;
+/** The last hour is for rules that wait for a day. */
+export const MINUTES = 25 * 60;
 const FROM = 8 * 60;
 const TO = 16 * 60;
 const GIB = 2 ** 30;
@@ -41,13 +42,19 @@ export const always =
 export const about = (value: number, by: number, next: () => number): Value =>
   each(() => value + by * (2 * next() - 1));
 
+type Failures = {
+  readonly gaps: number;
+  readonly restarts: number;
+  readonly isDown?: (minute: number) => boolean;
+};
+
 /** Agents are scraped; `gaps` scrapes fail, and each of `restarts` costs one scrape and a page without a sample. */
-function target(next: () => number, gaps: number, restarts: number): Target {
+function target(next: () => number, { gaps, restarts, isDown }: Failures): Target {
   const pick = (count: number) => Array.from({ length: count }, () => 60 + Math.floor(next() * (MINUTES - 120)));
   const missed = new Set(pick(gaps));
   const started = new Set(pick(restarts));
   const answers = (minute: number): Answer => {
-    if (missed.has(minute) || started.has(minute)) return 'none';
+    if (missed.has(minute) || started.has(minute) || isDown?.(minute)) return 'none';
     return started.has(minute - 1) ? 'blind' : 'page';
   };
   return { answers, restarts: started };
@@ -98,8 +105,8 @@ export function createFleet(seed: number) {
       series.push(written(name, labels, (minute) => sums[minute]));
     },
     /** A target of the job, with its own state. */
-    target(job: string, instance: string, { gaps, restarts }: { readonly gaps: number; readonly restarts: number }) {
-      const of = target(next, gaps, restarts);
+    target(job: string, instance: string, failures: Failures) {
+      const of = target(next, failures);
       const labels = { job, instance };
       series.push(written('up', labels, (minute) => (of.answers(minute) === 'none' ? 0 : 1)));
       return { of, labels };

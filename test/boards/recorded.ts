@@ -1,0 +1,124 @@
+// A Prometheus with the last hour of a fleet: what the agents' own renderer serves for each of its minutes, and the
+// families of webhook and scheduler, with the labels that scraping adds.
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { join } from 'node:path';
+import { CONFIGURATION } from '../../dashboards/lib/configuration.ts';
+import { CONTROL_PLANE_METRICS } from '../../dashboards/lib/metrics.ts';
+import { processes } from '../../src/exporter/collectors/process.ts';
+import { COLLECTORS, createRenderer } from '../../src/exporter/render.ts';
+import { type Teardown, temporaryFolder } from '../support/native/node.ts';
+import { type RunningPrometheus, startPrometheus } from '../support/services/prometheus.ts';
+import { type FleetSize, fleet } from './fleet.ts';
+
+const MINUTES = 60;
+const render = createRenderer([...COLLECTORS, processes]);
+
+export type Recorded = {
+  readonly prometheus: RunningPrometheus;
+  /** Of the last minute, Unix time. */
+  readonly toSeconds: number;
+  /** At any time of the hour. */
+  readonly series: number;
+  /** Names of the nodes. */
+  readonly nodes: readonly string[];
+};
+
+const labelled = (labels: Readonly<Record<string, string>>): string =>
+  Object.entries(labels)
+    .map(([name, value]) => `${name}="${value}"`)
+    .join(',');
+
+/** With the labels of the target; a line has a value, and braces if it has labels. */
+function scraped(page: string, target: string): readonly string[] {
+  const lines = page.split('\n').filter((line) => line !== '' && !line.startsWith('#'));
+  return lines.map((line) => {
+    const end = line.lastIndexOf(' ');
+    const [series, value] = [line.slice(0, end), line.slice(end)];
+    return series.endsWith('}') ? `${series.slice(0, -1)},${target}}${value}` : `${series}{${target}}${value}`;
+  });
+}
+
+/** What each Node.js process serves of itself, and Prometheus of each target. */
+const ofProcess = (minute: number, sinceMs: number, weight: number): readonly string[] => [
+  'up 1',
+  `scrape_samples_scraped ${Math.round(900 * weight)}`,
+  `process_resident_memory_bytes ${Math.round((88 + 9 * weight + Math.sin(minute)) * 2 ** 20)}`,
+  `process_start_time_seconds ${Math.round(sinceMs / 1000 - 86_400)}`,
+  `process_cpu_seconds_total ${(minute * 60 * 0.012 * weight).toFixed(3)}`,
+  `nodejs_heap_size_used_bytes ${Math.round((31 + 4 * weight) * 2 ** 20)}`,
+  `nodejs_eventloop_lag_max_seconds ${(0.011 * weight).toFixed(4)}`,
+];
+
+/** Calls a minute that took up to so many seconds. */
+const BUCKETS: Readonly<Record<string, number>> = { '0.001': 40, '0.005': 58, '0.25': 60, '+Inf': 60 };
+const VALUES: Readonly<Record<string, readonly string[]>> = {
+  route: ['mutate', 'validate'],
+  verb: ['filter', 'prioritize', 'bind', 'preempt'],
+  outcome: ['ok', 'refused', 'failed', 'denied', 'internal'],
+  result: ['loaded'],
+  kind: ['pods', 'nodes'],
+  le: Object.keys(BUCKETS),
+};
+const GAUGES: Readonly<Record<string, number>> = {
+  cotenant_scheduler_leader: 1,
+  cotenant_scheduler_nodes: 12,
+  cotenant_scheduler_granted_pods: 60,
+};
+
+/** Each family of webhook or scheduler, with a series for each value of its labels. */
+function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: number): readonly string[] {
+  return Object.entries(CONTROL_PLANE_METRICS).flatMap(([name, { type, labels }]) => {
+    if (!name.startsWith(`cotenant_${of}_`)) return [];
+    const sets = labels.reduce<readonly Readonly<Record<string, string>>[]>(
+      (all, label) => all.flatMap((set) => (VALUES[label] ?? []).map((value) => ({ ...set, [label]: value }))),
+      [{}],
+    );
+    const value = (set: Readonly<Record<string, string>>, at: number): number => {
+      if (name.endsWith('not_after_timestamp_seconds')) return sinceMs / 1000 + 80 * 86_400;
+      if (type === 'gauge') return GAUGES[name] ?? 0;
+      // The higher the bucket, the more calls it has.
+      if (set.le !== undefined) return minute * (BUCKETS[set.le] ?? 0);
+      return set.outcome === 'ok' ? minute * 60 : Math.floor(minute / (20 + 9 * at));
+    };
+    return sets.map((set, at) => `${name}{${labelled(set)}} ${value(set, at)}`.replace('{}', ''));
+  });
+}
+
+/** All series at one minute. */
+async function minuteOf(nodes: ReturnType<typeof fleet>, minute: number, sinceMs: number): Promise<readonly string[]> {
+  const pages = [];
+  for (const { name, snapshot } of nodes) {
+    const { text } = await render(snapshot(minute, sinceMs));
+    const target = labelled({ job: CONFIGURATION.job, instance: name });
+    pages.push(...scraped([text, ...ofProcess(minute, sinceMs, 1 + (name.length % 5) / 4)].join('\n'), target));
+  }
+  const parts = [
+    ['webhook', CONFIGURATION.webhookJob],
+    ['scheduler', CONFIGURATION.schedulerJob],
+  ] as const;
+  for (const [part, job] of parts) {
+    const page = [...controlPlane(part, minute, sinceMs), ...ofProcess(minute, sinceMs, 1)].join('\n');
+    pages.push(...scraped(page, labelled({ job, instance: '10.1.0.7:9464' })));
+  }
+  return pages;
+}
+
+export async function recordedFleet(t: Teardown, size: FleetSize): Promise<Recorded> {
+  const toSeconds = Math.floor(Date.now() / 60_000) * 60;
+  const sinceMs = (toSeconds - MINUTES * 60) * 1000;
+  const nodes = fleet(size);
+  const recorded = join(temporaryFolder(t), 'hour.txt');
+  const file = createWriteStream(recorded);
+  let series = 0;
+  for (let minute = 0; minute <= MINUTES; minute += 1) {
+    const lines = await minuteOf(nodes, minute, sinceMs);
+    series = lines.length;
+    const at = sinceMs / 1000 + minute * 60;
+    if (!file.write(`${lines.map((line) => `${line} ${at}`).join('\n')}\n`)) await once(file, 'drain');
+  }
+  file.end('# EOF\n');
+  await once(file, 'finish');
+  const prometheus = await startPrometheus(t, { recorded });
+  return { prometheus, toSeconds, series, nodes: nodes.map(({ name }) => name) };
+}
