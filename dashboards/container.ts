@@ -7,6 +7,7 @@ import {
   line,
   ORANGE_FROM_ONE,
   type Panel,
+  property,
   row,
   rowLinks,
   type Step,
@@ -211,6 +212,7 @@ const STOPPED: readonly Panel[] = [
     rowLinks.node,
   )
     .height(6)
+    .overrideByName('Last', [property('custom.width', 200)])
     .noValue('none'),
 ];
 

@@ -84,7 +84,8 @@ async function tenants(t: Teardown, node: Awaited<ReturnType<typeof startNode>>,
 /** Resolves when each part was scraped for so long that rates over ten seconds have a past. */
 export async function liveCluster(t: Teardown): Promise<RunningPrometheus> {
   const node = await startNode(t, ...GPUS.flatMap((gpu) => ['--gpu', gpu]));
-  const lax = await startNode(t, '--gpu', 'l4');
+  // So many that the index of the GPU that is lost below has data of a GPU that is not.
+  const lax = await startNode(t, ...Array.from({ length: 3 }, () => ['--gpu', 'l4']).flat());
   const settings = { computePolicy: 'fixed', intervalMs: 500, processMetrics: true } as const;
   const agent = await startAgent(t, node, { settings });
   const report = await startAgent(t, lax, { settings: { 'enforcement.mode': 'report', intervalMs: 500 } });
