@@ -74,7 +74,8 @@ static abi_result load(const char *form, uint64_t ms, uint64_t us, uint64_t *cou
     return result;
 }
 
-/* A program at its usual work: memory taken, written, computed on and given back, for so long. The first error ends it. */
+/* A program at its usual work: memory taken, written, computed on and given back, for so long. The first error ends it.
+ */
 static abi_result work_on(uint64_t ms, uint64_t bytes, uint64_t us, uint64_t *rounds) {
     double until = now_ms() + (double)ms;
     abi_function function;
