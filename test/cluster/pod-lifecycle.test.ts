@@ -5,6 +5,8 @@ import { join } from 'node:path';
 import { eventually } from '../support/native/node.ts';
 import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
+import { NODE_NAME } from './bed/node.ts';
+import { WHOLE_VALUES } from './bed/whole.ts';
 import { recommended } from './pod-lifecycle/recommended.ts';
 import { slices } from './pod-lifecycle/slices.ts';
 import { violations } from './pod-lifecycle/violations.ts';
@@ -12,7 +14,12 @@ import { clientOf, namespaceOf, ONE_SHARE, podOf, untilRunning } from './support
 import { agentPage, podOfRelease } from './support/release.ts';
 import { testsOnWhole } from './support/shared.ts';
 
-const onCluster = testsOnWhole(['l4', 'a10']);
+const { webhook } = WHOLE_VALUES;
+/** Its pods have no memory isolation: those that name the node; others do not. */
+const pools = { open: { nodeSelector: { 'kubernetes.io/hostname': NODE_NAME }, memoryIsolation: 'off' } };
+const onCluster = testsOnWhole(['l4', 'a10'], {
+  webhook: { ...webhook, configuration: { ...webhook.configuration, pools } },
+});
 
 /** What is left of a pod's container in the kubelet's and the agent's folders, and in the mounts. */
 const leftovers = (bed: Bed): string[] => {

@@ -1,5 +1,6 @@
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
+import { NODE_NAME } from '../bed/node.ts';
 import { NVML_IMAGE } from '../bed/product.ts';
 import { signalContainer } from '../support/containers.ts';
 import {
@@ -98,6 +99,33 @@ export function slices(onCluster: OnCluster): void {
     );
     for (const [name] of asked) bed.kubectl('-n', 'team', 'delete', 'pod', name, `${name}-nvml`, '--wait=false');
     for (const [name] of asked) await untilGone(bed, name, TEAM);
+  });
+
+  onCluster('a tenant without isolation by its pool has the whole GPU, and is counted', async (t, { bed, uuids }) => {
+    const [gpu = ''] = uuids;
+    const here = { key: 'kubernetes.io/hostname', operator: 'In', values: [NODE_NAME] };
+    const terms = { nodeSelectorTerms: [{ matchExpressions: [here] }] };
+    const spec = { affinity: { nodeAffinity: { requiredDuringSchedulingIgnoredDuringExecution: terms } } };
+    const annotations = { 'cotenant.io/gpu-uuid': gpu };
+    bed.apply(podOf('open', [clientOf(ONE_SHARE.own(1024), ['init', 'context 0'])], { ...TEAM, annotations, spec }));
+    await untilRunning(bed, 'open', TEAM);
+    const talk = attach(bed, 'open', 'team');
+    const [result, , total = 0] = await talk.ask('info');
+    const all = seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_memory_total_bytes', { gpu_uuid: gpu }) ?? 0;
+    t.is(result, 0);
+    // Without what the driver reserves, as CUDA reports it.
+    t.true(total > 0.95 * all && total <= all, `${total} of ${all} bytes`);
+    await talk.must(`alloc ${3072 * MIB}`);
+    await seriesWhen(bed, 'cotenant_container_memory_used_bytes', 'open', (bytes) => bytes >= 3072 * MIB);
+    const labels = { ...TEAM, pod: 'open', fence: 'none' };
+    t.is(seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_info', labels), 1);
+    t.regex(cotenant(bed, 'inspect'), /open\/main .*not limited/);
+    await talk.must(`alloc ${1024 * MIB}`);
+    await talk.leave();
+    await seriesWhen(bed, 'cotenant_container_memory_used_bytes', 'open', (bytes) => bytes >= 4096 * MIB);
+    t.is(containerOf(await getPod(bed, 'open', 'team'))?.restartCount, 0);
+    bed.kubectl('-n', 'team', 'delete', 'pod', 'open', '--wait=false');
+    await untilGone(bed, 'open', TEAM);
   });
 
   onCluster(
