@@ -98,9 +98,6 @@ function parseJson(body: Buffer): unknown {
   }
 }
 
-const MEMBERS_UNKNOWN =
-  'the API server did not list the pods of the namespace in time, so it is not known whether all pods of the group exist; tried again';
-
 const only = (node: string): Filtered => ({ feasible: [node], failed: {}, unresolvable: {} });
 
 /** kube-scheduler counts equal reasons: one node has the sentence. */
@@ -130,9 +127,7 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
       binder.cacheRequest(podUid, { text: annotation, aspects, priority: preempting.priority });
     const place = () => gangs.place({ podUid, request: request.value, aspects }, names);
     let held = place();
-    const members = held?.ok ? await gangs.confirm(podUid) : 'there';
-    if (members === 'unknown') return { outcome: 'failed', answer: { Error: MEMBERS_UNKNOWN } };
-    if (members === 'gone') held = place();
+    if (held?.ok && !(await gangs.confirm(podUid))) held = place();
     if (held) {
       const filtered = held.ok ? only(held.value) : noneOf(names, held.error);
       return { outcome: held.ok ? 'ok' : 'refused', answer: filterResult(filtered, asked.value) };

@@ -19,10 +19,11 @@ export type Gangs = {
    */
   place(pod: GangPod, nodes: readonly string[]): Result<string> | undefined;
   /**
-   * Are all pods still there for which the pod's group holds GPUs? Asked until it is known, then once for all that is
-   * held. `gone`: what was held is free again, and the pod has to be placed anew. `unknown`: it may not be bound.
+   * Asks, once for all that a group holds, whether each of its pods is still there. False: one is gone, or the API server
+   * does not say so in time; what was held is free again, and the pod has to be placed anew. A group of which it is not
+   * known pauses: each question may take seconds, in which kube-scheduler places no other pod.
    */
-  confirm(podUid: string): Promise<'there' | 'gone' | 'unknown'>;
+  confirm(podUid: string): Promise<boolean>;
   /** The pod is about to be bound: nothing is held for it any more. */
   release(podUid: string): void;
   /** Frees what was held for too long. */
@@ -62,7 +63,7 @@ type Group = {
   readonly held: Set<string>;
   heldUntilMs: number;
   isConfirmed: boolean;
-  /** How often in turn GPUs were held until HELD_MS had passed without a binding. */
+  /** How often in turn GPUs were held in vain: for HELD_MS without a binding, or for pods of which nothing was known. */
   idleHolds: number;
   /** Until then nothing is held. */
   pausedUntilMs: number;
@@ -79,8 +80,7 @@ export function createGangs(parts: GangParts): Gangs {
       if (group.held.size > 0 && group.heldUntilMs <= nowMs) {
         for (const podUid of group.held) free(parts, group, podUid);
         group.seen.clear();
-        group.idleHolds += 1;
-        group.pausedUntilMs = nowMs + pauseMs(group.idleHolds);
+        pause(group, nowMs);
       }
       for (const [podUid, { atMs }] of group.seen)
         if (atMs + SEEN_MS <= nowMs && !group.held.has(podUid)) group.seen.delete(podUid);
@@ -141,16 +141,19 @@ export function createGangs(parts: GangParts): Gangs {
     },
     async confirm(podUid) {
       const [key, group] = [...groups].find(([, { held }]) => held.has(podUid)) ?? [];
-      if (key === undefined || !group || group.isConfirmed) return 'there';
-      const there = await parts.unboundPods(key.split('/')[0] ?? '');
-      if (!there) return 'unknown';
+      if (key === undefined || !group || group.isConfirmed) return true;
       group.isConfirmed = true;
-      const gone = [...group.held].filter((uid) => !there.has(uid));
-      if (gone.length === 0) return 'there';
+      const there = await parts.unboundPods(key.split('/')[0] ?? '');
+      const gone = [...group.held].filter((uid) => !there?.has(uid));
+      if (there && gone.length === 0) return true;
       for (const uid of group.held) free(parts, group, uid);
+      if (!there) {
+        pause(group, now());
+        return false;
+      }
       for (const uid of gone) group.seen.delete(uid);
       group.idleHolds = 0;
-      return 'gone';
+      return false;
     },
     release(podUid) {
       for (const group of groups.values()) {
@@ -163,6 +166,11 @@ export function createGangs(parts: GangParts): Gangs {
     },
     expire,
   };
+}
+
+function pause(group: Group, nowMs: number): void {
+  group.idleHolds += 1;
+  group.pausedUntilMs = nowMs + pauseMs(group.idleHolds);
 }
 
 function free({ allocations, inFlight }: GangParts, group: Group, podUid: string): void {
@@ -211,5 +219,5 @@ const newGroup = (): Group => ({
   ...{ seen: new Map(), held: new Set(), heldUntilMs: 0, isConfirmed: true, idleHolds: 0, pausedUntilMs: 0 },
 });
 
-const PAUSED = 'it held GPUs for 60 s in which none of its pods was bound; it is tried again within 5 minutes';
+const PAUSED = 'it held GPUs and none of its pods could be bound; it is tried again within 5 minutes';
 const waitText = ({ key }: SizedGang, text: string): string => `pod group ${key} waits: ${text}`;
