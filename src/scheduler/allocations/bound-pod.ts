@@ -89,6 +89,7 @@ const sharedLabels = createPool<BoundPodFacts['labels']>(10_000);
 
 function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
   const { metadata, spec } = pod;
+  const labels = metadata?.labels ?? NO_LABELS;
   const waiting = metadata?.deletionTimestamp === undefined ? 'waiting' : 'terminating';
   return {
     namespace: metadata?.namespace ?? '',
@@ -101,7 +102,7 @@ function factsOf(pod: V1Pod, epoch: number): BoundPodFacts {
     isRecreated: (metadata?.ownerReferences ?? []).some(isRecreatingOwner),
     priority: spec?.priority ?? 0,
     isTerminating: metadata?.deletionTimestamp !== undefined,
-    labels: sharedLabels(JSON.stringify(metadata?.labels), metadata?.labels ?? NO_LABELS),
+    labels: sharedLabels(JSON.stringify(labels), labels),
   };
 }
 

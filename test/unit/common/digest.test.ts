@@ -16,3 +16,12 @@ test('a pool returns the first value of a key, and forgets all when it is full',
   t.is(shared('c', third), third);
   t.is(shared('a', second), second);
 });
+
+test('a value with a long key is not kept', (t) => {
+  const pool = createPool<object>(10);
+  const [first, other] = [{}, {}];
+  t.is(pool('k'.repeat(1025), first), first);
+  t.is(pool('k'.repeat(1025), other), other);
+  t.is(pool('k'.repeat(1024), first), first);
+  t.is(pool('k'.repeat(1024), other), first);
+});
