@@ -1,6 +1,7 @@
 """How well a share of compute holds: kernels that ended, by windows of a second, beside what was granted and charged."""
 
 import contextlib
+import functools
 import pathlib
 import statistics
 import tempfile
@@ -19,6 +20,10 @@ WINDOWS = 3
 ROUNDS = (
     (((200, 50),), ((10,), (30,), (80,), (30, 70))), (((20_000, 1),), ((30,), (30, 70))),
     (((20_000, 1), (200, 50)), ((30, 70),)),
+)
+#: The same for shares below 10 %, and more than two containers.
+SMALL_ROUNDS = (
+    (((200, 50),), ((2,), (5,), (20, 30, 50), (5, 15, 30, 50))), (((20_000, 1),), ((5,), (20, 30, 50))),
 )
 
 
@@ -82,7 +87,8 @@ def round_of(context: Context, folder: pathlib.Path, measured: dict, lengths: tu
         running = 0
         for percents in shares:
             # Those that have no share here stay idle: shares come in order of how many have one.
-            judge.plan(list(zip(given, (*percents, *[100 - sum(percents)] * (most - len(percents))))))
+            rest = (100 - sum(percents)) // max(1, most - len(percents))
+            judge.plan(list(zip(given, (*percents, *[rest] * (most - len(percents))))))
             while running < len(percents):
                 workers[running].ask("busy")
                 running += 1
@@ -106,7 +112,7 @@ def said(lengths: tuple, result: dict) -> str:
     return f"kernels of {' and '.join(str(us) for us, _ in lengths)} us: {', '.join(parts)}"
 
 
-def leases(context: Context) -> Answer:
+def leases(context: Context, rounds: tuple) -> Answer:
     cuda.library()
     for program in (("cotenant-arbitrate",), ("tests", "grant"), ("libcotenant.so",)):
         context.program(*program)
@@ -114,16 +120,16 @@ def leases(context: Context) -> Answer:
 
     with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
         measured = grants.calibrate(context)
-        for lengths, shares in ROUNDS:
+        for lengths, shares in rounds:
             def note(result: dict) -> None:
                 data[name_of(lengths)] = result
                 context.note(data)
 
             note(round_of(context, pathlib.Path(folder), measured, lengths, shares, note))
-    launches = [one for lengths, _ in ROUNDS for one in data[name_of(lengths)]["launches"]]
+    launches = [one for lengths, _ in rounds for one in data[name_of(lengths)]["launches"]]
     data["allLaunchesCounted"] = all(one["made"] == one["counted"] for one in launches)
     return Answer(
-        "; ".join(said(lengths, data[name_of(lengths)]) for lengths, _ in ROUNDS)
+        "; ".join(said(lengths, data[name_of(lengths)]) for lengths, _ in rounds)
         + f"; {'all' if data['allLaunchesCounted'] else 'NOT all'} launches were counted",
         f"kernels that ended times the length that they have without us, in {WINDOWS} windows of a second under fixed "
         "shares that the arbiter changes as they run; beside it what it charged and how many launches it counted",
@@ -133,5 +139,9 @@ def leases(context: Context) -> Answer:
 
 STEPS = (
     Step("leases", ("interposer 7.8", "interposer 4.5"),
-         "shares of compute under our own leases, alone and beside each other", 90, leases),
+         "shares of compute under our own leases, alone and beside each other", 90,
+         functools.partial(leases, rounds=ROUNDS)),
+    Step("leases.small", ("interposer 7.8", "interposer 4.5"),
+         "shares below 10 %, and three and four containers on one GPU", 90,
+         functools.partial(leases, rounds=SMALL_ROUNDS)),
 )

@@ -164,14 +164,28 @@ void cot_blocks_reassign_context(const void *context, void *successor) {
     }
 }
 
-bool cot_blocks_take_of_context(const void *context, unsigned *shard_at, uint32_t *entry_at, struct cot_block *block) {
+/* Blocks of a context; or, where there is a range, mappings in it. */
+struct selection {
+    const void *context;
+    uint64_t from, end;
+};
+
+static bool is_selected(const struct cot_block *entry, const struct selection *selection) {
+    if (entry->key <= TOMBSTONE || entry->kind == COT_VMM) return false;
+    if (selection->end == 0) return entry->context == selection->context;
+    return entry->kind == COT_MAPPING && entry->key >= selection->from && entry->key < selection->end &&
+           entry->bytes <= selection->end - entry->key;
+}
+
+static bool take_selected(const struct selection *selection, unsigned *shard_at, uint32_t *entry_at,
+                          struct cot_block *block) {
     for (; *shard_at < COT_SHARDS; (*shard_at)++, *entry_at = 0) {
         struct cot_shard *shard = &cot->blocks[*shard_at];
         struct cot_block *found = NULL;
         cot_spin_lock(&shard->lock);
         for (; *entry_at < shard->capacity && !found; (*entry_at)++) {
             struct cot_block *entry = (struct cot_block *)shard->entries + *entry_at;
-            if (entry->key > TOMBSTONE && entry->context == context && entry->kind != COT_VMM) found = entry;
+            if (is_selected(entry, selection)) found = entry;
         }
         if (found) {
             *block = *found;
@@ -181,6 +195,15 @@ bool cot_blocks_take_of_context(const void *context, unsigned *shard_at, uint32_
         if (found) return true;
     }
     return false;
+}
+
+bool cot_blocks_take_of_context(const void *context, unsigned *shard_at, uint32_t *entry_at, struct cot_block *block) {
+    return take_selected(&(struct selection){.context = context}, shard_at, entry_at, block);
+}
+
+bool cot_blocks_take_mapping_in(uint64_t from, uint64_t end, unsigned *shard_at, uint32_t *entry_at,
+                                struct cot_block *block) {
+    return end > from && take_selected(&(struct selection){.from = from, .end = end}, shard_at, entry_at, block);
 }
 
 bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struct cot_block *taken) {

@@ -28,8 +28,10 @@ bool cot_blocks_find_mapping(uint64_t address, struct cot_block *block);
 bool cot_blocks_set_root(uint64_t key, uint32_t kind, uint64_t root, uint64_t *before);
 /* Assigns all blocks of a context to another one. */
 void cot_blocks_reassign_context(const void *context, void *successor);
-/* Removes some block of a context; *shard and *entry say where the search goes on. False: none is left. */
+/* Removes some block of a context, or some mapping between two addresses; *shard and *entry, which begin at 0, say
+ * where the search goes on. False: none is left. Looks at all blocks once for all of them. */
 bool cot_blocks_take_of_context(const void *context, unsigned *shard, uint32_t *entry, struct cot_block *block);
+bool cot_blocks_take_mapping_in(uint64_t from, uint64_t end, unsigned *shard, uint32_t *entry, struct cot_block *block);
 /* Several blocks may have one address, of which one is still allocated. Removes `block`, or one of the others. False:
  * there are no others. */
 bool cot_blocks_take_duplicate(const struct cot_block *block, bool others, struct cot_block *taken);

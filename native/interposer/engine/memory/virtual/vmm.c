@@ -200,30 +200,49 @@ abi_result cot_cuMemMap(abi_devptr at, size_t bytes, size_t offset, abi_vmm_hand
     return result;
 }
 
-/* The range is that of one mapping or of several without gaps. Their blocks are taken before the driver's call, as the
- * addresses may be reused after it. */
+struct mappings {
+    struct cot_block few[8], *list;
+    size_t count, capacity;
+};
+
+/* A place for one more; NULL: no memory for it, and the rest stays charged. */
+static struct cot_block *room_for_mapping(struct mappings *taken) {
+    if (taken->count == taken->capacity) {
+        struct cot_block *grown = malloc(taken->capacity * 2 * sizeof *grown);
+        if (!grown) return NULL;
+        memcpy(grown, taken->list, taken->count * sizeof *grown);
+        if (taken->list != taken->few) free(taken->list);
+        taken->list = grown;
+        taken->capacity *= 2;
+    }
+    return &taken->list[taken->count];
+}
+
+/* The mappings of a range: one after another, and from the first gap on by a search, for drivers unmap what lies behind
+ * gaps, too (580.159.04). */
+static void take_mappings(struct mappings *taken, abi_devptr at, size_t bytes) {
+    uint64_t done = 0;
+    struct cot_block *block;
+    while (done < bytes && (block = room_for_mapping(taken)) && cot_blocks_take(at + done, COT_MAPPING, block)) {
+        done += block->bytes;
+        taken->count++;
+    }
+    unsigned shard = 0;
+    uint32_t entry = 0;
+    while (done < bytes && (block = room_for_mapping(taken)) &&
+           cot_blocks_take_mapping_in(at + done, at + bytes, &shard, &entry, block))
+        taken->count++;
+}
+
+/* Blocks are taken before the driver's call, as the addresses may be reused after it. */
 abi_result cot_cuMemUnmap(abi_devptr at, size_t bytes) {
-    struct cot_block few[8], *list = few;
-    size_t count = 0, capacity = sizeof few / sizeof *few;
-    for (uint64_t done = 0; cot_attached() && done < bytes;) {
-        struct cot_block block;
-        if (count == capacity) {
-            struct cot_block *grown = malloc(capacity * 2 * sizeof *grown);
-            if (!grown) break; /* the rest stays charged */
-            memcpy(grown, list, count * sizeof *grown);
-            if (list != few) free(list);
-            list = grown;
-            capacity *= 2;
-        }
-        if (!cot_blocks_take(at + done, COT_MAPPING, &block)) break;
-        list[count++] = block;
-        done += block.bytes;
-    }
+    struct mappings taken = {.list = taken.few, .capacity = sizeof taken.few / sizeof *taken.few};
+    if (cot_attached()) take_mappings(&taken, at, bytes);
     abi_result result = CALL_REAL(cuMemUnmap, (abi_devptr, size_t), at, bytes);
-    for (size_t i = 0; i < count; i++) {
-        if (result == ABI_SUCCESS) cot_memory_unref(list[i].root);
-        else cot_blocks_add(&list[i]);
+    for (size_t i = 0; i < taken.count; i++) {
+        if (result == ABI_SUCCESS) cot_memory_unref(taken.list[i].root);
+        else cot_blocks_add(&taken.list[i]);
     }
-    if (list != few) free(list);
+    if (taken.list != taken.few) free(taken.list);
     return result;
 }
