@@ -7,7 +7,6 @@ import type { ApiConfig } from '../../kube/config.ts';
 import { listAndWatch } from '../../kube/list-watch.ts';
 import type { Allocation, Allocations } from '../../placement/allocations.ts';
 import { demandOf } from '../../placement/demand.ts';
-import type { PlaceableNode } from '../../placement/node.ts';
 import type { Decider } from '../decisions/filter-and-score.ts';
 import { aspectsOf } from '../decisions/pod-aspects.ts';
 import type { CachedRequest } from '../decisions/request-cache.ts';
@@ -33,24 +32,28 @@ type NominationParts = {
   readonly roomMaker: Pick<RoomMaker, 'without'>;
 };
 
-/** `triedOn`: the node as it was when there was nothing to keep. */
-type Known = NominatedPod & { kept?: Allocation; triedOn?: PlaceableNode };
+type Known = NominatedPod & { kept?: Allocation };
 
 export function createNominations({ allocations, decider, planner, roomMaker }: NominationParts): Nominations {
   const nominated = new Map<string, Known>();
+  const byNode = new Map<string, Set<Known>>();
+  /** Nodes where pods may be kept that are not; with those that changed since `version`. */
+  const unsettled = new Set<string>();
+  let version = allocations.version;
 
-  const lift = (one: Known): void => {
-    const { podUid } = one.pod;
-    if (one.kept && allocations.allocationOf(podUid) === one.kept) allocations.release(podUid);
+  /** What was kept for it and is no longer; undefined: nothing was. */
+  const lift = (one: Known): Allocation | undefined => {
+    const { kept } = one;
     delete one.kept;
+    if (!kept || allocations.allocationOf(one.pod.podUid) !== kept) return undefined;
+    allocations.release(one.pod.podUid);
+    return kept;
   };
   /** Where it would be placed once victims and what ends anyway have left. */
   const keep = (one: Known): void => {
     const { pod, node, text, aspects } = one;
-    const placeable = allocations.placeableNode(node);
     // It is bound or being bound, or its room is held already.
-    if (allocations.allocationOf(pod.podUid) || !placeable || one.triedOn === placeable) return;
-    one.triedOn = placeable;
+    if (allocations.allocationOf(pod.podUid) || !allocations.gpusOf(node)) return;
     const request = decider.read(text, aspects);
     const plan = request.ok ? planner.on(pod, request.value, node) : undefined;
     if (!request.ok || !plan) return;
@@ -60,37 +63,65 @@ export function createNominations({ allocations, decider, planner, roomMaker }: 
     allocations.allocate(one.kept);
   };
   const keepAll = (): void => {
-    for (const one of [...nominated.values()].sort((a, b) => b.pod.priority - a.pod.priority)) keep(one);
+    for (const node of allocations.changedSince(version) ?? byNode.keys()) unsettled.add(node);
+    for (const node of unsettled)
+      for (const one of [...(byNode.get(node) ?? [])].sort((a, b) => b.pod.priority - a.pod.priority)) keep(one);
+    unsettled.clear();
+    version = allocations.version;
   };
   const forget = (podUid: string): void => {
     const one = nominated.get(podUid);
-    if (one) lift(one);
+    if (!one) return;
+    lift(one);
     nominated.delete(podUid);
+    const onNode = byNode.get(one.node);
+    onNode?.delete(one);
+    if (onNode?.size === 0) byNode.delete(one.node);
   };
 
-  const set = (one: NominatedPod): void => {
-    forget(one.pod.podUid);
+  const add = (one: NominatedPod): void => {
     // All pods of a group are placed at once (gangs.ts).
     if (one.aspects.gang) return;
-    nominated.set(one.pod.podUid, { ...one });
-    for (const other of nominated.values())
-      if (other.node === one.node && other.pod.priority < one.pod.priority) lift(other);
+    const known = { ...one };
+    nominated.set(one.pod.podUid, known);
+    byNode.set(one.node, (byNode.get(one.node) ?? new Set<Known>()).add(known));
+    unsettled.add(one.node);
   };
 
   return {
-    set,
+    set(one) {
+      forget(one.pod.podUid);
+      for (const other of byNode.get(one.node) ?? []) if (other.pod.priority < one.pod.priority) lift(other);
+      add(one);
+    },
     setAll(all) {
       for (const podUid of [...nominated.keys()]) forget(podUid);
-      for (const one of all) set(one);
+      for (const one of all) add(one);
     },
     forget,
     without({ podUid, priority }, decide) {
       if (nominated.size === 0) return roomMaker.without(priority, decide);
       keepAll();
-      for (const one of nominated.values()) if (one.pod.podUid === podUid || one.pod.priority < priority) lift(one);
+      const lifted: (readonly [Known, Allocation])[] = [];
+      for (const one of nominated.values()) {
+        const kept = one.pod.podUid === podUid || one.pod.priority < priority ? lift(one) : undefined;
+        if (kept) lifted.push([one, kept]);
+      }
+      ({ version } = allocations);
       try {
         return roomMaker.without(priority, decide);
       } finally {
+        const changed = allocations.changedSince(version) ?? new Set(byNode.keys());
+        for (const [one, kept] of lifted) {
+          if (changed.has(one.node)) continue;
+          one.kept = kept;
+          allocations.allocate(kept);
+        }
+        ({ version } = allocations);
+        for (const node of changed) unsettled.add(node);
+        // What it waits for may have changed without a change of the allocations: a budget, a victim that ends now.
+        const own = nominated.get(podUid);
+        if (own && !own.kept) unsettled.add(own.node);
         keepAll();
       }
     },

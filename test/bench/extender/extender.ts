@@ -119,6 +119,33 @@ function timeDecisions(
   return times;
 }
 
+const NOMINATED = 10_000;
+
+/** Milliseconds of each filter of a pod of such a priority beside nominated pods of priority 10. */
+function timeNominated({ allocations, names }: ReturnType<typeof clusterOf>, priority: number, runs: number): number[] {
+  const decider = createDecider(allocations, 'binpack');
+  const budgets = budgetsOf([]);
+  const planner = createPreemptionPlanner({
+    ...{ allocations, budgets, boundPods: new Map(), defaultPlacement: 'binpack' },
+  });
+  const roomMaker = { without: <T>(_: number, decide: () => T) => decide() };
+  const nominations = createNominations({ allocations, decider, planner, roomMaker });
+  const nominated = Array.from({ length: NOMINATED }, (_, index) => ({
+    ...{ pod: { podUid: `nominated-${index}`, priority: 10, mayPreempt: true }, text: recordOf(0), aspects: {} },
+    node: names[index % names.length] ?? '',
+  }));
+  nominations.setAll(nominated);
+  const read = decider.read(recordOf(1));
+  if (!read.ok) throw new Error(read.error);
+  const times: number[] = [];
+  for (let run = -1; run < runs; run += 1) {
+    const started = performance.now();
+    nominations.without({ podUid: 'other', priority }, () => decider.filter(read.value, names));
+    if (run >= 0) times.push(performance.now() - started);
+  }
+  return times;
+}
+
 async function serve(scope: Teardown, handler: RequestListener): Promise<number> {
   const server = createServer({ keepAliveTimeout: 120_000 }, handler).listen(0, '127.0.0.1');
   await once(server, 'listening');
@@ -241,6 +268,13 @@ export const extender: Bench = {
   async run(scope, { quick, note }) {
     const rows: Row[] = [];
     const runs = quick ? 300 : 2000;
+    const [higher, lower] = [20, 5].map((priority) => median(timeNominated(clusterOf(5000), priority, quick ? 3 : 20)));
+    rows.push({
+      name: `extender.core.nodes_5000.nominated_${NOMINATED}_p50_ms`,
+      value: higher ?? 0,
+      unit: 'ms',
+      reference: { value: lower ?? 0, what: 'a pod of a lower priority' },
+    });
     for (const count of [100, 1000, 5000]) {
       const { allocations, names } = clusterOf(count);
       const learned = timeDecisions(clusterOf(count), 'fragmentation', runs);

@@ -8,16 +8,24 @@ import { createNominations } from '../../../../src/scheduler/evictions/nominatio
 import { createPreemptionPlanner } from '../../../../src/scheduler/evictions/preemption.ts';
 import { clusterOf, parsedRequest, recordOf, uuid } from '../cluster.ts';
 
-/** Node `a` of 1000 MiB, of which a pod that is terminating, or may be evicted, has `mib`. */
-function bed(mib: number, { isTerminating = true, priority = 0 } = {}) {
-  const { allocations, decider } = clusterOf({ a: 1000 });
+/** Node `a` of 1000 MiB, of which a pod that is terminating, or may be evicted, has `mib`; other nodes are empty. */
+function bed(mib: number, { isTerminating = true, priority = 0, nodes = ['a'] } = {}) {
+  const { allocations, decider } = clusterOf(Object.fromEntries(nodes.map((node) => [node, 1000])));
   const facts = {
     ...{ namespace: 'team', name: 'victim', resourceVersion: '1', epoch: 0, createdMs: 0, labels: {} },
     ...{ state: 'started' as const, isRecreated: true, priority, isTerminating },
   };
   const boundPods = new Map([['victim', facts]]);
-  const budgets = budgetsOf([]);
+  const budgets = { ...budgetsOf([]), areKnown: true };
   const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: 'binpack' });
+  let plans = 0;
+  const counted: typeof planner = {
+    ...planner,
+    on(...asked) {
+      plans += 1;
+      return planner.on(...asked);
+    },
+  };
   const hold = (podUid: string, mib: number) =>
     allocations.allocate({
       ...{ podUid, nodeName: 'a' },
@@ -25,15 +33,14 @@ function bed(mib: number, { isTerminating = true, priority = 0 } = {}) {
     });
   if (mib > 0) hold('victim', mib);
   const nominations = createNominations({
-    ...{ allocations, decider, planner },
+    ...{ allocations, decider, planner: counted },
     roomMaker: { without: (_, decide) => decide() },
   });
   return {
-    ...{ allocations, nominations, hold },
-    nominate: (podUid: string, mib: number, priority: number) =>
-      nominations.set({
-        ...{ pod: { podUid, priority, mayPreempt: true }, node: 'a', text: recordOf(mib), aspects: {} },
-      }),
+    ...{ allocations, budgets, nominations, hold },
+    plans: () => plans,
+    nominate: (podUid: string, mib: number, priority: number, node = 'a') =>
+      nominations.set({ pod: { podUid, priority, mayPreempt: true }, node, text: recordOf(mib), aspects: {} }),
     /** Whether filter lets a pod of this priority on the node. */
     fits: (podUid: string, mib: number, priority: number): boolean =>
       nominations.without(
@@ -107,4 +114,57 @@ test('pods of a group are not kept one by one', (t) => {
     aspects: { gang: { key: 'team/g', size: 2 } },
   });
   t.true(fits('other', 600, 0));
+});
+
+const NODES = Array.from({ length: 50 }, (_, index) => `node-${index}`);
+
+test('a filter of a higher priority plans nothing anew, but on nodes that changed', (t) => {
+  const { allocations, nominate, fits, plans, nominations, hold } = bed(0, { nodes: ['a', ...NODES] });
+  // On each node two fit beside each other, and a third waits.
+  for (const node of NODES) for (const one of [1, 2, 3]) nominate(`${node}-${one}`, 400, one, node);
+  t.false(fits('other', 1001, 9));
+  const kept = () => new Map([...allocations.all()].map((one) => [one.podUid, one]));
+  const before = kept();
+  t.is(before.size, 2 * NODES.length);
+  t.is(plans(), 3 * NODES.length, 'each is planned once');
+  for (const priority of [9, 0, 3, 2]) fits('other', 1001, priority);
+  t.is(plans(), 3 * NODES.length);
+  t.deepEqual([...kept()].sort(), [...before].sort());
+  for (const [podUid, one] of kept()) t.true(one === before.get(podUid), podUid);
+  nominations.without({ podUid: 'high', priority: 9 }, () => hold('high', 400));
+  t.is(plans(), 3 * NODES.length, 'node a has no nominated pod');
+  nominate('on-a', 300, 1);
+  fits('other', 1001, 9);
+  nominations.without({ podUid: 'higher', priority: 9 }, () => hold('higher', 100));
+  t.is(plans(), 3 * NODES.length + 2, 'one before and one after node a changed');
+});
+
+test('a list of nominated pods reads each of them a few times, not once for each other', (t) => {
+  const { nominations, fits } = bed(0);
+  const count = 2000;
+  let reads = 0;
+  const podOf = (podUid: string) => ({
+    ...{ podUid, mayPreempt: true },
+    get priority() {
+      reads += 1;
+      return 1;
+    },
+  });
+  const all = Array.from({ length: count }, (_, index) => ({
+    ...{ pod: podOf(`pod-${index}`), node: 'a', text: recordOf(1001), aspects: {} },
+  }));
+  for (let list = 0; list < 3; list += 1) nominations.setAll(all);
+  fits('other', 100, 0);
+  t.true(reads > 0 && reads < 10 * count, `${reads} reads`);
+});
+
+test('what was not kept is tried again when its pod is filtered', (t) => {
+  const { nominate, fits, budgets } = bed(900, { isTerminating: false });
+  budgets.areKnown = false;
+  nominate('urgent', 600, 5);
+  t.false(fits('urgent', 600, 5));
+  t.true(fits('other', 50, 0), 'no pod may be evicted while budgets are unknown');
+  budgets.areKnown = true;
+  t.false(fits('urgent', 600, 5), 'the victim is still there');
+  t.false(fits('other', 50, 0), 'what the victim will leave is kept');
 });
