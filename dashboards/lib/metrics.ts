@@ -16,9 +16,6 @@ import { PAGE_METRICS } from '../../src/exporter/render.ts';
 export type { Metric } from '../../src/exporter/collectors/collector.ts';
 export type MetricName = keyof typeof METRICS;
 
-/** Labels that Prometheus adds to everything it scrapes. */
-export const TARGET_LABELS: readonly string[] = ['job', 'instance'];
-
 /** Of the webhook and of the scheduler's extender, which serve pages of their own. */
 export const CONTROL_PLANE_METRICS = {
   cotenant_webhook_reviews_total: counter('Admission reviews by outcome.', ['route', 'outcome']),

@@ -142,15 +142,6 @@ int sim_context_finish(struct sim_context *context) {
     return ABI_SUCCESS;
 }
 
-bool sim_primary_of(int device, struct sim_context **context) {
-    *context = NULL;
-    if (device < 0 || device >= sim.device_count) return false;
-    pthread_mutex_lock(&sim.lock);
-    *context = sim.primary[device];
-    pthread_mutex_unlock(&sim.lock);
-    return *context != NULL;
-}
-
 struct sim_context *sim_root(struct sim_context *context) {
     return context->green && sim.primary[context->device] ? sim.primary[context->device] : context;
 }
@@ -245,13 +236,13 @@ SIM_EXPORT abi_result cuDevicePrimaryCtxGetState(abi_device device, unsigned *fl
     SIM_ENTER("cuDevicePrimaryCtxGetState");
     if (device < 0 || device >= sim.device_count) return ABI_ERROR_INVALID_DEVICE;
     if (flags) *flags = primary_flags[device];
-    struct sim_context *context;
-    bool there = sim_primary_of(device, &context);
-    if (active) *active = there;
+    pthread_mutex_lock(&sim.lock);
+    if (active) *active = sim.primary[device] != NULL;
+    pthread_mutex_unlock(&sim.lock);
     return ABI_SUCCESS;
 }
 
-int sim_push(struct sim_context *context) {
+static int push(struct sim_context *context) {
     if (depth == STACK_DEPTH) return ABI_ERROR_INVALID_VALUE;
     set_slot(depth++, context);
     return ABI_SUCCESS;
@@ -265,7 +256,7 @@ int sim_create(abi_context *out, unsigned flags, abi_device device) {
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;
     *out = (abi_context)context;
-    return sim_push(context);
+    return push(context);
 }
 
 SIM_ROW(cuCtxCreate_v4, (abi_context * out, void *parameters, unsigned flags, abi_device device),
@@ -299,7 +290,7 @@ SIM_EXPORT abi_result cuCtxSetCurrent(abi_context handle) {
         pthread_mutex_unlock(&sim.lock);
         if (!known) return ABI_ERROR_INVALID_CONTEXT;
     }
-    if (depth == 0) return context ? sim_push(context) : ABI_SUCCESS;
+    if (depth == 0) return context ? push(context) : ABI_SUCCESS;
     if (context) set_slot(depth - 1, context);
     else pop();
     return ABI_SUCCESS;
@@ -315,7 +306,7 @@ SIM_EXPORT abi_result cuCtxPushCurrent_v2(abi_context handle) {
     pthread_mutex_lock(&sim.lock);
     bool known = sim_is_context((struct sim_context *)handle);
     pthread_mutex_unlock(&sim.lock);
-    return known ? sim_push((struct sim_context *)handle) : ABI_ERROR_INVALID_CONTEXT;
+    return known ? push((struct sim_context *)handle) : ABI_ERROR_INVALID_CONTEXT;
 }
 SIM_EXPORT abi_result cuCtxPopCurrent_v2(abi_context *context) {
     SIM_ENTER("cuCtxPopCurrent_v2");

@@ -58,7 +58,6 @@ bool sim_is_process_locked(void);
 int sim_current(struct sim_context **context);
 struct sim_context *sim_stack_top(void); /* the current context, which may have ended; NULL: none */
 bool sim_is_on_other_stacks(const struct sim_context *context);
-int sim_push(struct sim_context *context);
 int sim_create(abi_context *out, unsigned flags, abi_device device);
 int sim_destroy(abi_context handle);
 int sim_usable(struct sim_context *context); /* its sticky error, if any */
@@ -75,7 +74,6 @@ int sim_limits_use(struct sim_context *context, bool heap, bool printf_buffer);
 struct sim_context *sim_root(struct sim_context *context);
 int sim_primary_retain(int device, struct sim_context **out);
 int sim_primary_release(int device);
-bool sim_primary_of(int device, struct sim_context **context);
 
 /* What a part of the driver does with its objects when their context ends. Called under sim.lock; members may be
  * NULL. */
@@ -103,7 +101,6 @@ void sim_arena_forget(uint64_t page, uint64_t count); /* drops the contents of t
 /* The next region from *index on, or NULL; regions may end in between. */
 struct sim_region *sim_region_next(uint32_t *index);
 abi_devptr sim_region_address(const struct sim_region *region);
-int sim_linear_free(abi_devptr pointer);
 /* Once that item of the stream's queue is complete; sim_linear_collect gives to the GPU what is so far. */
 int sim_linear_free_ordered(abi_devptr pointer, struct sim_context *context, uint32_t queue, uint64_t reached);
 void sim_linear_collect(void);
@@ -183,7 +180,6 @@ void sim_fill_there(const abi_memset_node *fill); /* that range was checked */
 enum { SIM_HOST = -1, SIM_UNKNOWN_LOCATION = -2, SIM_NO_DEVICE = -3 };
 /* The device's ordinal, or one of these. */
 int sim_device_of_location(const abi_location *location);
-void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count);
 struct sim_physical *sim_physical_of(abi_vmm_handle handle);    /* NULL: not a handle */
 void sim_physical_end_if_unused(struct sim_physical *physical); /* frees it when nothing refers to it any more */
 

@@ -32,11 +32,6 @@ export type PodContainers = {
   /** The grants of the pod's containers. */
   grantsOf(podUid: string): readonly string[];
 };
-export const NO_PODS: PodContainers = {
-  nameOf: () => undefined,
-  grantOf: () => undefined,
-  grantsOf: () => [],
-};
 
 /** Processes that earlier samples attributed to a grant, by PID. */
 export type KnownOwners = ReadonlyMap<number, { readonly id: string; readonly startTicks: number }>;

@@ -3,7 +3,6 @@
 import type {
   CoreV1Event,
   V1Container,
-  V1ContainerState,
   V1ContainerStateTerminated,
   V1ContainerStatus,
   V1Node,
@@ -26,7 +25,6 @@ type Json<T> = T extends Date
 type Named = { readonly metadata: Json<V1ObjectMeta> & { readonly name: string } };
 
 type Condition = Json<V1PodCondition>;
-export type ContainerState = Json<V1ContainerState>;
 export type Terminated = Json<V1ContainerStateTerminated>;
 type ContainerStatus = Json<V1ContainerStatus> & { readonly name: string; readonly restartCount: number };
 

@@ -13,10 +13,8 @@ import {
   PRIORITIES,
 } from '../../api/request.ts';
 import { field, type JsonObject } from '../../common/json.ts';
-import type { Checked } from '../../common/problem.ts';
 import { GIB, MIB, parseQuantity, wholeUnits } from '../../common/quantity.ts';
-import { ok } from '../../common/result.ts';
-import { check, listOf, mapOf, oneOf, settings, whole } from '../../common/schema.ts';
+import { listOf, mapOf, oneOf, settings, whole } from '../../common/schema.ts';
 
 /** As NVIDIA_DRIVER_CAPABILITIES names them. */
 export const DRIVER_CAPABILITIES = ['compute', 'utility', 'graphics', 'video', 'display', 'ngx', 'compat32'] as const;
@@ -200,11 +198,6 @@ export function withPools(rules: Rules, pools: Iterable<Pool>, nodeLabels: JsonO
     result = { ...applyRules(own, result), most };
   }
   return result;
-}
-
-export function parseRules(value: unknown, path: string, base: Rules): Checked<Rules> {
-  const read = check(v.nullish(rulesSettings), value, path);
-  return read.ok ? ok(applyRules(read.value, base)) : read;
 }
 
 /** The entries that have a value. */

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { NO_PODS, ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
+import { ownerOfProcess } from '../../../src/agent/attribution/attribute.ts';
 import { configure } from '../../../src/agent/config.ts';
 import type { Grant } from '../../../src/agent/grants/grant.ts';
 import { ownerOf } from '../../../src/agent/os/cgroup.ts';
@@ -17,6 +17,7 @@ import { createExporter } from '../../../src/exporter/routes.ts';
 import { placePod } from '../../../src/placement/place-pod.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { seriesOf } from '../../support/product/agent.ts';
+import { NO_PODS } from './attribution/no-pods.ts';
 import {
   compared,
   gpu,

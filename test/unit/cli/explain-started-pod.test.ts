@@ -1,7 +1,7 @@
 // Why a pod that has started is as it is: it runs, was stopped, has ended, or is being deleted.
 import test from 'ava';
 import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
-import type { ContainerState, Node, Pod } from '../../../src/cli/cluster/objects.ts';
+import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import type { KnownUse } from '../../../src/cli/cluster/use.ts';
 import {
   type Case,
@@ -20,7 +20,7 @@ import {
 
 const WARNING = `team/rogue/main exceeds its GPU memory grant: 1100 MiB of 1024 MiB on ${GPU}; the agent stops it if this lasts`;
 
-const withState = (pod: Pod, state: ContainerState): Pod => ({
+const withState = (pod: Pod, state: object): Pod => ({
   ...pod,
   status: { ...pod.status, containerStatuses: [{ name: 'main', restartCount: 0, state }] },
 });

@@ -3,7 +3,7 @@
 // need a title, and all queries are looked at. One exemption: metrics of webhook and scheduler have a job and instances
 // of their own, among which a board's variables, which choose nodes, do not choose.
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
-import { CONTROL_PLANE_METRICS, METRICS, TARGET_LABELS } from '../../../dashboards/lib/metrics.ts';
+import { CONTROL_PLANE_METRICS, METRICS } from '../../../dashboards/lib/metrics.ts';
 import { type Reading, readPromql, type Selector } from './promql.ts';
 
 export type Target = { refId?: string; expr?: string; datasource?: { uid?: string } };
@@ -182,9 +182,10 @@ export function unknownLabels(where: string, expr: string): readonly string[] {
   ];
 }
 
+/** With those that Prometheus adds to everything it scrapes. */
 function labelsOf(metric: string): readonly string[] {
   const known: Readonly<Record<string, { labels: readonly string[] }>> = METRICS;
-  return [...TARGET_LABELS, ...(known[metric]?.labels ?? [])];
+  return ['job', 'instance', ...(known[metric]?.labels ?? [])];
 }
 
 function requiredVariable(board: Board, name: string, label: string): readonly string[] {

@@ -1,7 +1,8 @@
 import test from 'ava';
 import { formatProblem } from '../../../src/common/problem.ts';
 import { MIB } from '../../../src/common/quantity.ts';
-import { DEFAULT_RULES, parseRules } from '../../../src/request/rules/namespace-rules.ts';
+import { DEFAULT_RULES } from '../../../src/request/rules/namespace-rules.ts';
+import { parseRules } from './pods.ts';
 
 const problemsOf = (value: unknown): string[] => {
   const read = parseRules(value, 'rules', DEFAULT_RULES);

@@ -1,9 +1,19 @@
 // Pods for the tests of requests: the smallest ones that hold what a case is about.
 
+import * as v from 'valibot';
 import type { PodRequest } from '../../../src/api/request.ts';
+import type { Checked } from '../../../src/common/problem.ts';
 import { formatProblem } from '../../../src/common/problem.ts';
+import { ok } from '../../../src/common/result.ts';
+import { check } from '../../../src/common/schema.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
-import { DEFAULT_RULES, parseRules, type Rules } from '../../../src/request/rules/namespace-rules.ts';
+import { applyRules, DEFAULT_RULES, type Rules, rulesSettings } from '../../../src/request/rules/namespace-rules.ts';
+
+/** The settings of a namespace, as the webhook reads them from its configuration. */
+export function parseRules(value: unknown, path: string, base: Rules): Checked<Rules> {
+  const read = check(v.nullish(rulesSettings), value, path);
+  return read.ok ? ok(applyRules(read.value, base)) : read;
+}
 
 /** Rules with both foreign dialects on, and `changes` in the form of the operator's settings. */
 export function rules(changes: object = {}): Rules {

@@ -2,8 +2,8 @@
 import test from 'ava';
 import { formatProblem } from '../../../src/common/problem.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
-import { DEFAULT_RULES, parseRules } from '../../../src/request/rules/namespace-rules.ts';
-import { outcome, podWith, rules } from './pods.ts';
+import { DEFAULT_RULES } from '../../../src/request/rules/namespace-rules.ts';
+import { outcome, parseRules, podWith, rules } from './pods.ts';
 import { bytes, percent, table, units, whole } from './tables.ts';
 
 const defaults = { defaults: { gpuMemory: '4Gi', gpuCores: 25 } };

@@ -22,12 +22,12 @@ bool cot_gap_begin(uint32_t gpu) {
 
 /* An atomic read-modify-write: a thread that changed the tables before it and finds no request here has its change
  * seen by requests that come later. */
-bool cot_gap_is_wanted(uint32_t gpu) {
+static bool is_wanted(uint32_t gpu) {
     return __builtin_expect(atomic_fetch_add(&cot->gap.gpu, 0) == gpu + 1, 0);
 }
 
 bool cot_gap_donate_announced(uint32_t gpu, uint64_t bytes) {
-    if (!cot_gap_is_wanted(gpu)) return false;
+    if (!is_wanted(gpu)) return false;
     cot_spin_lock(&cot->gap.lock);
     bool wanted = atomic_load(&cot->gap.gpu) == gpu + 1;
     if (wanted) cot->gap.donated += bytes;
@@ -36,7 +36,7 @@ bool cot_gap_donate_announced(uint32_t gpu, uint64_t bytes) {
 }
 
 bool cot_gap_donate_held(uint32_t gpu, uint64_t bytes) {
-    if (!cot_gap_is_wanted(gpu)) return false;
+    if (!is_wanted(gpu)) return false;
     cot_announce(gpu, bytes);
     bool wanted = cot_gap_donate_announced(gpu, bytes);
     cot_release(gpu, bytes);

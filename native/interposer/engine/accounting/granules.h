@@ -33,7 +33,6 @@ bool cot_granules_have_gap(uint32_t gpu, const void *context, uint64_t bytes, ui
 /* ---- granule_gaps.c: the one request of this process that must fit into such a gap ---- */
 
 bool cot_gap_begin(uint32_t gpu); /* false: another request has been at it for too long */
-bool cot_gap_is_wanted(uint32_t gpu);
 /* Announced, or charged, bytes that their request no longer needs go to that request. False: there is none. */
 bool cot_gap_donate_announced(uint32_t gpu, uint64_t bytes);
 bool cot_gap_donate_held(uint32_t gpu, uint64_t bytes);

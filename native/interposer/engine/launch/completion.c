@@ -211,7 +211,8 @@ static uint64_t pause_for(const struct cot_timed_batch *timed, uint64_t now_ns) 
     return left < LEAST_PAUSE_NS ? LEAST_PAUSE_NS : left > MOST_PAUSE_NS ? MOST_PAUSE_NS : left;
 }
 
-uint64_t cot_collect_completed(struct cot_gates *gates, uint32_t gpu) {
+/* Returns when to call again, in ns; UINT64_MAX: no batch is left. */
+static uint64_t collect_completed(struct cot_gates *gates, uint32_t gpu) {
     struct cot_batches *batches = &gates->batches[gpu];
     uint32_t unready = 0;
     uint64_t pause = UINT64_MAX, now = cot_boottime_ns();
@@ -244,7 +245,7 @@ abi_result cot_cotenant_help(struct cot_completion_wait *errand) {
     errand->seen = atomic_load(&gates->word);
     uint64_t pause = UINT64_MAX;
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
-        uint64_t own = cot_collect_completed(gates, gpu);
+        uint64_t own = collect_completed(gates, gpu);
         if (own < pause) pause = own;
     }
     gates->empty_rounds = pause == UINT64_MAX ? gates->empty_rounds + 1 : 0;

@@ -112,7 +112,5 @@ void cot_timed_batch_close(struct cot_batches *batches, struct cot_timed_batch *
 void cot_wake_completion_thread(struct cot_gates *gates);
 
 /* ---- completion.c ---- */
-uint64_t cot_collect_completed(struct cot_gates *gates,
-                               uint32_t gpu); /* returns when to call again, in ns; UINT64_MAX: no batch is left */
 /* A batch whose events cannot be read any more: the prediction counts. */
 void cot_complete_unobserved(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed);

@@ -10,7 +10,7 @@ struct sim_graph *sim_graph_new(void) {
     return graph;
 }
 
-void sim_step_drop(struct sim_step *step) {
+static void step_drop(struct sim_step *step) {
     if (step->memory) sim_graph_memory_release(step->memory);
     if (step->child) sim_graph_end(step->child);
 }
@@ -18,7 +18,7 @@ void sim_step_drop(struct sim_step *step) {
 void sim_node_end(struct sim_graph_node *node) {
     if (node->step.type == ABI_NODE_MEM_FREE) sim_graph_memory_drop_free(node->step.memory, node->graph);
     if (node->step.type == ABI_NODE_MEM_ALLOC) sim_graph_memory_set_graph(node->step.memory, NULL);
-    sim_step_drop(&node->step);
+    step_drop(&node->step);
     node->magic = 0;
     free(node->after);
     free(node);
@@ -61,7 +61,7 @@ int sim_graph_add(struct sim_graph *graph, struct sim_step *step, const abi_grap
                  : step->type == ABI_NODE_MEM_FREE && !can_free(graph, step) ? ABI_ERROR_INVALID_VALUE
                                                                              : ABI_SUCCESS;
     if (result != ABI_SUCCESS) {
-        sim_step_drop(step);
+        step_drop(step);
         free(node);
         free(list);
         return result;

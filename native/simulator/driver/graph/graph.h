@@ -61,7 +61,6 @@ int sim_graph_alloc_step(int device, uint64_t bytes, struct sim_step *step);
 int sim_graph_free_step(abi_devptr pointer, struct sim_step *step);
 /* What a node of this kind does; its memory and child belong to the step from then on. */
 int sim_step_of(abi_node_params *params, struct sim_step *step);
-void sim_step_drop(struct sim_step *step);
 /* NULL: no memory. Memory and conditional nodes cannot be cloned: ask sim_graph_is_fixed first. */
 struct sim_graph *sim_graph_clone(const struct sim_graph *graph);
 bool sim_graph_is_fixed(const struct sim_graph *graph);

@@ -153,7 +153,7 @@ static void give_units(struct sim_region *block, uint32_t unit, uint32_t count) 
     if (block->units_used == 0) drop_small_block(block);
 }
 
-int sim_linear_free(abi_devptr pointer) {
+static int linear_free(abi_devptr pointer) {
     struct sim_region *region = sim_region_at(pointer);
     if (!region) return ABI_ERROR_INVALID_VALUE;
     switch (region->kind) {
@@ -315,7 +315,7 @@ SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {
     if (pointer == 0) return ABI_SUCCESS;
     SIM_LATER_FORM();
     wait_for_users(pointer);
-    return SIM_LOCKED(sim_linear_free(pointer));
+    return SIM_LOCKED(linear_free(pointer));
 }
 
 /* Nor has it anything to free, but for a null pointer. */

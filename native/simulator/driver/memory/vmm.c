@@ -225,7 +225,7 @@ SIM_EXPORT abi_result cuMemMap(abi_devptr pointer, size_t bytes, size_t offset, 
     return result;
 }
 
-void sim_unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) {
+static void unmap_pages(struct sim_region *region, uint64_t first, uint64_t count) {
     sim_arena_forget(region->page + first, count);
     for (uint64_t i = first; i < first + count; i++) {
         struct sim_physical *physical = region->mapped[i];
@@ -246,7 +246,7 @@ SIM_EXPORT abi_result cuMemUnmap(abi_devptr pointer, size_t bytes) {
         uint64_t end = first + bytes / SIM_PAGE;
         if ((!region->mapped[first] || region->starts[first]) &&
             (end == region->pages || !region->mapped[end] || region->starts[end])) {
-            sim_unmap_pages(region, first, end - first);
+            unmap_pages(region, first, end - first);
             result = ABI_SUCCESS;
         }
     }

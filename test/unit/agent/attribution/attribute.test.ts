@@ -4,7 +4,6 @@ import test from 'ava';
 import {
   type GrantRoot,
   type KnownOwners,
-  NO_PODS,
   type Owner,
   ownerOfProcess,
   type PodContainers,
@@ -13,6 +12,7 @@ import {
 import { WHOLE_POD } from '../../../../src/agent/attribution/container-index.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { sampledProcess } from '../node.ts';
+import { NO_PODS } from './no-pods.ts';
 
 const ID = 'ab'.repeat(32);
 const UID = '0f3c1c4e-77aa-4c2f-9f3b-2b5d0c9a1e77';

@@ -1,11 +1,11 @@
 // Whose processes are, from sample to sample: what is known is not asked again, what has changed is.
 import test from 'ava';
-import { NO_PODS } from '../../../../src/agent/attribution/attribute.ts';
 import { createOwnerTracker } from '../../../../src/agent/attribution/owner-tracker.ts';
 import type { Grant } from '../../../../src/agent/grants/grant.ts';
 import type { LiveGrant } from '../../../../src/agent/grants/live-grant.ts';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { gpu, grantOf, sampledProcess, sampleOf, use } from '../node.ts';
+import { NO_PODS } from './no-pods.ts';
 
 function ownersOf(grants: () => readonly Grant[]) {
   const asked: number[] = [];
