@@ -1,6 +1,6 @@
 /* Shared by the laboratory's files: a clock that jumps from event to event (clock.c), a GPU (gpu.c), programs that
- * launch on it (program.c), and algorithms that limit them (cotenant.c, peers.c). Times are ns from the start. One
- * thread, one seed, no real clock: the same command line gives the same figures.
+ * launch on it (program.c), and algorithms that limit them (cotenant.c with cotenant_agent.c, peers.c). Times are ns
+ * from the start. One thread, one seed, no real clock: the same command line gives the same figures.
  *
  * The constants of the GPU and the machine are here, with their sources. The algorithms cannot change them. */
 #pragma once
@@ -183,7 +183,7 @@ struct lab {
 };
 extern struct lab lab;
 
-/* ---- cotenant.c, beyond its law ---- */
+/* ---- cotenant_agent.c ---- */
 void agent_start(void);
 void agent_stop(void);    /* as by SIGSTOP or SIGKILL */
 void agent_restart(void); /* a new one */
