@@ -1,5 +1,5 @@
-// The way of a pod as its user sees it, on a real cluster: request in three dialects, admission, placement, limits,
-// metrics, and a stop when it exceeds its grant; and attempts to avoid that way. The tests are in line/, on one cluster.
+// The way of a pod as its user sees it, on a real cluster: request in each dialect, admission, placement, limits,
+// metrics, and a stop when it exceeds its grant; and attempts to avoid that way. The tests are in pod-lifecycle/, on one cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { eventually } from '../support/native/node.ts';
@@ -7,6 +7,7 @@ import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { WHOLE_VALUES } from './bed/whole.ts';
+import { DIALECT_NAMESPACES, dialects } from './pod-lifecycle/dialects.ts';
 import { recommended } from './pod-lifecycle/recommended.ts';
 import { slices } from './pod-lifecycle/slices.ts';
 import { violations } from './pod-lifecycle/violations.ts';
@@ -18,7 +19,7 @@ const { webhook } = WHOLE_VALUES;
 /** Its pods have no memory isolation: those that name the node; others do not. */
 const pools = { open: { nodeSelector: { 'kubernetes.io/hostname': NODE_NAME }, memoryIsolation: 'off' } };
 const onCluster = testsOnWhole(['l4', 'a10'], {
-  webhook: { ...webhook, configuration: { ...webhook.configuration, pools } },
+  webhook: { ...webhook, configuration: { ...webhook.configuration, namespaces: DIALECT_NAMESPACES, pools } },
 });
 
 /** What is left of a pod's container in the kubelet's and the agent's folders, and in the mounts. */
@@ -31,6 +32,7 @@ const leftovers = (bed: Bed): string[] => {
   return [...mounts, ...folders, ...grants];
 };
 
+dialects(onCluster);
 slices(onCluster);
 recommended(onCluster);
 violations(onCluster);
