@@ -57,6 +57,14 @@ static uint32_t made_by(const struct cot_gate *gate, uint64_t made) {
     return (int32_t)(own - least) < 0 ? least : own;
 }
 
+/* Where a process begins to count: before the launches in flight, which its own may have to match although it has joined
+ * later than they were made. */
+uint32_t cot_made_before(const struct cot_gate *gate) {
+    uint64_t made = LOAD(gate->shared->made);
+    uint32_t most = (uint32_t)made, begun = (uint32_t)(made >> 32);
+    return most - begun <= MOST_BEHIND ? begun : most;
+}
+
 bool cot_is_behind(const struct cot_gate *gate) {
     uint64_t made = LOAD(gate->shared->made);
     return (int32_t)(made_by(gate, made) - (uint32_t)made) < 0;

@@ -31,7 +31,7 @@ void cot_gate_attach(struct cot_gate *gate, const struct cot_gate_tuning *tuning
     gate->gpu_count = gpu_count;
     gate->gpu = gpu;
     gate->slot = slot;
-    gate->made = (uint32_t)LOAD(gate->shared->made);
+    gate->made = cot_made_before(gate);
     struct cot_lease_row *row = gate->row;
     uint64_t *const words[] = {&row->waiting, &row->inflight, &row->pending_ns, &row->longest_ns, &row->throttled_ns};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) __atomic_store_n(words[i], 0, __ATOMIC_RELAXED);

@@ -37,6 +37,7 @@ const CASES = {
     ['drain', "at the bound of another's wait the holder has a quantum to drain"],
     ['processes', 'containers that share the GPU owe by how many processes share it'],
     ['corrected', 'the limit of a container in debt follows a corrected charge'],
+    ['joined', 'a process that joins makes the launches that work in flight waits for'],
   ],
   arbiter_faults: [
     ['crash', 'a dead process blocks no container, and its slot keeps its account'],

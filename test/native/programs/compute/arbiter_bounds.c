@@ -103,8 +103,29 @@ static void corrected_case(void) {
     CHECK(left - member->credit_ns < (int64_t)(3 * MS) && member->credit_ns - left < (int64_t)(3 * MS));
 }
 
+/* A process that joins while work of another one is in flight counts from before that work: it may launch what that work
+ * waits for, whatever the credit, and no more. */
+static void joined_case(void) {
+    struct container *one = add(1, half);
+    struct cot_launch launch;
+    const struct cot_launch_kind kind = {.key = 7};
+    ask(one, 0, 7, &launch);
+    decide();
+    go(one, 0, 7);
+    cot_gate_attach(&one->gates[1], &cot_default_gate, one->page, SLOTS, 1, 1, 0, 99);
+    one->gates[0].shared->awaited = 1;
+    one->gates[0].row->used_ns += 50 * MS;
+    CHECK(cot_gate_admit(&one->gates[1], &kind, now, 0, &launch).go);
+    CHECK(!cot_gate_admit(&one->gates[1], &kind, now, 0, &launch).go);
+    /* One that joins work of so many launches is not known to belong to them. */
+    one->gates[0].shared->made += 80;
+    cot_gate_attach(&one->gates[1], &cot_default_gate, one->page, SLOTS, 1, 2, 0, 77);
+    CHECK(!cot_gate_admit(&one->gates[1], &kind, now, 0, &launch).go);
+}
+
 int main(int argc, char **argv) {
     static const struct named_case cases[] = {
-        {"kept", kept_case}, {"drain", drain_case}, {"processes", processes_case}, {"corrected", corrected_case}};
+        {"kept", kept_case},           {"drain", drain_case},   {"processes", processes_case},
+        {"corrected", corrected_case}, {"joined", joined_case}};
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
