@@ -193,6 +193,22 @@ RULE(access_revoked, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMe
     FAILS(cuMemPoolSetAccess(device_pool(), &none, 1));
 }
 
+/* A pool's location is given when it is made, so what a device is granted does not depend on what was allocated. */
+RULE(access_after_allocation, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolCreate",
+     .calls = "cuMemPoolCreate cuMemPoolSetAccess cuMemAllocFromPoolAsync", .recalled = true) {
+    primary_context();
+    CUmemPoolProps props = {.alloc_type = CU_MEM_ALLOCATION_TYPE_MANAGED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA}};
+    CUmemAccessDesc read = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+    CUmemoryPool pool = NULL;
+    NEEDS(cuMemPoolCreate(&pool, &props) == CUDA_SUCCESS, "needs a pool of managed memory");
+    CUdeviceptr p;
+    CUresult before = cuMemPoolSetAccess(pool, &read, 1);
+    OK(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL));
+    OK(cuStreamSynchronize(NULL));
+    EXPECT(before, cuMemPoolSetAccess(pool, &read, 1));
+}
+
 /* A device that does not exist is given no access. */
 RULE(access_unknown_device, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolSetAccess",
      .calls = "cuMemPoolSetAccess") {

@@ -23,7 +23,8 @@ type Step = { readonly name: string; readonly result: number; readonly answer: s
 type Sequence = { readonly steps: readonly Step[]; readonly freeBytes: number };
 
 function startProgram(t: ExecutionContext, node: SimulatedNode, first: number, preload?: string) {
-  const argv = [first, PER_PROCESS, STEPS, preload ? 'granted' : 'bare'].map(String);
+  const count = Math.min(PER_PROCESS, FIRST + SEQUENCES - first);
+  const argv = [first, count, STEPS, preload ? 'granted' : 'bare'].map(String);
   const env = environment({ PATH: process.env.PATH ?? '', LD_LIBRARY_PATH: node.lib }, preload);
   const child = spawn(join(BUILD, 'tests/differential'), argv, { env, stdio: ['pipe', 'pipe', 'inherit'] });
   t.teardown(() => void child.kill('SIGKILL'));

@@ -51,10 +51,11 @@ SIM_EXPORT abi_result cuMemPoolSetAccess(abi_pool pool, const abi_access_desc *m
     int result = ABI_SUCCESS;
     pthread_mutex_lock(&sim.lock);
     if (!sim_is_pool(known) || (count && !map)) result = ABI_ERROR_INVALID_VALUE;
+    int home = result == ABI_SUCCESS ? sim_device_of_location(&known->location) : SIM_NO_DEVICE;
     for (size_t i = 0; result == ABI_SUCCESS && i < count; i++) {
         int device = sim_device_of_location(&map[i].location);
         if (device < 0) result = device == SIM_NO_DEVICE ? ABI_ERROR_INVALID_DEVICE : ABI_ERROR_INVALID_VALUE;
-        else if (device == known->device && map[i].flags != ABI_ACCESS_READ_WRITE) result = ABI_ERROR_INVALID_VALUE;
+        else if (device == home && map[i].flags != ABI_ACCESS_READ_WRITE) result = ABI_ERROR_INVALID_VALUE;
     }
     pthread_mutex_unlock(&sim.lock);
     return result;
