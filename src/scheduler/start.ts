@@ -102,7 +102,7 @@ export async function startScheduler(options: SchedulerOptions): Promise<Schedul
 }
 
 /** What decides, binds, evicts and resizes, over one set of allocations. Evictor and resizer are not started yet. */
-function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
+export function createParts(options: SchedulerOptions, metrics: SchedulerMetrics) {
   const { config, lease, hostname, logger, binderTimes, placement } = options;
   const allocations = createAllocations();
   const inFlight = createInFlightBindings();

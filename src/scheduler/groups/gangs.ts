@@ -88,6 +88,12 @@ export function createGangs(parts: GangParts): Gangs {
     }
   };
 
+  /** Others may look at the allocations when no pod is filtered any more. */
+  const prolong = (group: Group): void => {
+    group.heldUntilMs = now() + HELD_MS;
+    setTimeout(expire, HELD_MS + 1000).unref();
+  };
+
   const see = (pod: GangPod, key: string): Group => {
     const group = groups.get(key) ?? newGroup();
     group.seen.set(pod.podUid, { ...pod, atMs: now() });
@@ -135,7 +141,7 @@ export function createGangs(parts: GangParts): Gangs {
         const fit = there + held.error.count;
         return err(waitText(sized, `${fit} of its ${sized.size} pods fit at once; the next one: ${held.error.lacks}`));
       }
-      group.heldUntilMs = now() + HELD_MS;
+      prolong(group);
       group.isConfirmed = false;
       return ok(allocations.allocationOf(pod.podUid)?.nodeName ?? '');
     },
@@ -160,7 +166,7 @@ export function createGangs(parts: GangParts): Gangs {
         if (!group.held.has(podUid)) continue;
         free(parts, group, podUid);
         group.seen.delete(podUid);
-        group.heldUntilMs = now() + HELD_MS;
+        prolong(group);
         group.idleHolds = 0;
       }
     },

@@ -6,11 +6,12 @@ import { gangOf, type SizedGang } from '../../../../src/placement/gang.ts';
 import { createInFlightBindings } from '../../../../src/scheduler/allocations/in-flight.ts';
 import { createGangs, HELD_MS, MOST_KINDS, pauseMs, SEEN_MS } from '../../../../src/scheduler/groups/gangs.ts';
 import { clusterOf, parsedRequest } from '../cluster.ts';
+import { virtualTime } from '../model/virtual-time.ts';
 
 const NODES = ['a', 'b', 'c', 'd', 'e'];
 
 /** Nodes of 1000 MiB, and groups with pods of 600: one on each node. */
-function bed(nodes: number, sizes: readonly number[]) {
+function bed(nodes: number, sizes: readonly number[], clock?: () => number) {
   const names = NODES.slice(0, nodes);
   const { allocations, decider } = clusterOf(Object.fromEntries(names.map((name) => [name, 1000])));
   const inFlight = createInFlightBindings();
@@ -23,7 +24,7 @@ function bed(nodes: number, sizes: readonly number[]) {
       : new Set(
           sizes.flatMap((size, gang) => Array.from({ length: size }, (_, member) => `g${gang}-${member}-0`)),
         ).difference(gone);
-  const gangs = createGangs({ allocations, inFlight, decider, unboundPods, now: () => nowMs });
+  const gangs = createGangs({ allocations, inFlight, decider, unboundPods, now: clock ?? (() => nowMs) });
   const request = parsedRequest(decider, 600);
   const kinds = sizes.map((size, index): SizedGang => ({ key: `team/g${index}`, size }));
   const podOf = (gang: number, member: number, life = 0) => {
@@ -116,6 +117,16 @@ test('what is held without progress is free again, and a binding prolongs it', (
   t.is(filter(podOf(0, 0)), 'pod group team/g0 waits: 2 of its 3 pods are there');
   t.true(NODES.includes(filter(podOf(0, 1))));
   t.is(allocations.pods, 3);
+});
+
+test.serial('what is held without progress is free again though no pod comes', async (t) => {
+  const time = virtualTime(() => undefined);
+  const { podOf, filter, allocations } = bed(2, [2], () => time.nowMs);
+  for (const member of [0, 1]) filter(podOf(0, member));
+  t.is(allocations.pods, 2);
+  await time.pass(HELD_MS + 2000);
+  time.restore();
+  t.is(allocations.pods, 0);
 });
 
 test('a group that is held and never bound is held less and less often', (t) => {
