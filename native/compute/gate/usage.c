@@ -28,18 +28,29 @@ void cot_begin_use(struct cot_gate *gate, uint64_t now_ns) {
     }
 }
 
+/* The place of a launch's kind. Of more kinds than there are places those not yet measured have one; the others' time
+ * is known. NULL: there is none. */
+static struct cot_batch_kind *place_of(struct cot_batch *batch, const struct cot_launch *launch) {
+    struct cot_batch_kind *known = NULL;
+    for (uint32_t i = 0; i < batch->kinds; i++) {
+        if (batch->kind[i].kind.key == launch->kind.key) return &batch->kind[i];
+        if (!batch->kind[i].unknown) known = &batch->kind[i];
+    }
+    struct cot_batch_kind *place = launch->unknown ? known : NULL;
+    if (batch->kinds < COT_BATCH_KINDS) place = &batch->kind[batch->kinds++];
+    if (place) *place = (struct cot_batch_kind){.kind = launch->kind, .unknown = launch->unknown};
+    return place;
+}
+
 bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns) {
     if (launch->unknown) cot_note_launched(gate, &launch->kind, now_ns);
     if (batch->launches == 0)
         *batch = (struct cot_batch){.after_wait = launch->waited, .awaited = LOAD(gate->shared->awaited)};
-    uint32_t i = 0;
-    while (i < batch->kinds && batch->kind[i].kind.key != launch->kind.key) i++;
-    if (i == batch->kinds) {
-        batch->kinds++;
-        batch->kind[i] = (struct cot_batch_kind){.kind = launch->kind, .unknown = launch->unknown};
+    struct cot_batch_kind *place = place_of(batch, launch);
+    if (place) {
+        place->launches++;
+        place->predicted_ns += launch->predicted_ns;
     }
-    batch->kind[i].launches++;
-    batch->kind[i].predicted_ns += launch->predicted_ns;
     batch->launches++;
     batch->predicted_ns += launch->predicted_ns;
     batch->mean_ns += launch->mean_ns;
@@ -48,7 +59,7 @@ bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct 
     uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
     if (depth / 4 < most) most = depth / 4;
     return launch->probe || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
-           batch->kinds == COT_BATCH_KINDS;
+           (launch->unknown && !place);
 }
 
 static void note_longest(struct cot_gate *gate, uint64_t length_ns) {
@@ -66,8 +77,8 @@ uint64_t cot_gate_launches(const struct cot_gate *gate) {
     return sum;
 }
 
-/* A batch's length is divided among its kinds as predicted. Of a batch with kinds that were not measured yet these get
- * what is left beside the others. */
+/* A batch's length is divided among its kinds as predicted; those without a place learn nothing. Of a batch with kinds
+ * that were not measured yet these get what is left beside the others. */
 static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t now_ns) {
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
     bool waited = batch->waited || batch->awaited != LOAD(gate->shared->awaited);
@@ -75,8 +86,8 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
     /* So may work that ended late beside that of other containers, for which it may have waited. */
     uint64_t believed = batch->unknown || batch->predicted_ns < SHARED_NS / 2 ? SHARED_NS : 2 * batch->predicted_ns;
     if (batch->shared && length_ns > believed) length_ns = believed;
-    uint64_t measured = 0, divided = batch->predicted_ns;
-    for (uint32_t i = 0; i < batch->kinds; i++) measured += batch->kind[i].unknown ? 0 : batch->kind[i].predicted_ns;
+    uint64_t measured = batch->predicted_ns, divided = batch->predicted_ns;
+    for (uint32_t i = 0; i < batch->kinds; i++) measured -= batch->kind[i].unknown ? batch->kind[i].predicted_ns : 0;
     bool rest = batch->unknown && length_ns > measured;
     if (rest) {
         length_ns -= measured;

@@ -25,6 +25,7 @@ const CASES = {
     ['high', 'high priority launches behind work in flight, each paying for its own'],
     ['multi_gpu', 'containers with collectives on two GPUs get both GPUs in turn'],
     ['catch-up', 'a turn that ends inside a collective lets its last launch follow'],
+    ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],
   arbiter_gangs: [
     ['find', 'containers are linked when the work of one ends as the other launches'],

@@ -33,7 +33,6 @@ static struct cot_timed_batch *join_open(struct cot_batches *batches, abi_contex
         if (timed->state != COT_TIMED_OPEN || timed->full || timed->alone) continue;
         if (timed->stream != stream || timed->context != context) continue;
         if (cot_batch_is_late(timed->last_ns, now_ns)) continue;
-        if (timed->batch.kinds + timed->users >= COT_BATCH_KINDS) continue;
         timed->users++;
         return timed;
     }

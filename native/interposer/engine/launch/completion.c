@@ -29,9 +29,30 @@ static void end_driver_calls(struct cot_gates *gates) {
 
 /* ---- closing ---- */
 
-static bool is_quiet(const struct cot_timed_batch *timed, bool hurry, uint64_t now_ns) {
+/* How many batches of its stream began before it. */
+static uint32_t batches_before(const struct cot_batches *batches, const struct cot_timed_batch *timed) {
+    uint32_t before = 0;
+    for (uint32_t i = batches->head; i != batches->tail; i++) {
+        const struct cot_timed_batch *other = &batches->ring[i % COT_BATCHES];
+        if (other->state == COT_TIMED_FREE || other == timed || other->on != timed->on) continue;
+        before += other->begun_ns < timed->begun_ns;
+    }
+    return before;
+}
+
+/* Launches that wait for the depth will join it, and nothing waits for its end while more than one batch of its stream
+ * is before it: closed at each wait, batches would hold a launch or two, and their events cost as much time of the GPU.
+ */
+static bool is_filling(const struct cot_batches *batches, const struct cot_timed_batch *timed, uint64_t now_ns) {
+    if (atomic_load(&batches->sleepers) < COT_DEPTH_SLEEPER || now_ns > timed->last_ns + COT_HELD_UP_NS / 2)
+        return false;
+    return batches_before(batches, timed) > 1;
+}
+
+static bool is_quiet(const struct cot_batches *batches, const struct cot_timed_batch *timed, bool hurry,
+                     uint64_t now_ns) {
     if (timed->state != COT_TIMED_OPEN || timed->users) return false;
-    return hurry || now_ns > timed->last_ns + QUIET_NS;
+    return hurry || (now_ns > timed->last_ns + QUIET_NS && !is_filling(batches, timed, now_ns));
 }
 
 static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, uint64_t now_ns) {
@@ -43,7 +64,7 @@ static void close_quiet(struct cot_gates *gates, struct cot_batches *batches, ui
         if (!begin_driver_calls(gates)) return;
         atomic_store(&gates->records_on, (uintptr_t)timed->on);
         cot_spin_lock(&batches->lock);
-        bool closes = is_quiet(timed, hurry, now_ns);
+        bool closes = is_quiet(batches, timed, hurry, now_ns);
         if (closes) timed->state = COT_TIMED_CLOSING;
         if (closes && cot_batch_is_late(timed->last_ns, now_ns)) {
             timed->late = true;
@@ -184,21 +205,11 @@ static bool check_batch(struct cot_gates *gates, uint32_t gpu, struct cot_timed_
     return true;
 }
 
-/* In its stream. */
-static bool is_behind_another(const struct cot_batches *batches, const struct cot_timed_batch *timed) {
-    for (uint32_t i = batches->head; i != batches->tail; i++) {
-        const struct cot_timed_batch *other = &batches->ring[i % COT_BATCHES];
-        if (other->state == COT_TIMED_FREE || other == timed || other->on != timed->on) continue;
-        if (other->begun_ns < timed->begun_ns) return true;
-    }
-    return false;
-}
-
 static void note_overdue(struct cot_gates *gates, uint32_t gpu, struct cot_timed_batch *timed, uint64_t now_ns) {
     const struct cot_batches *batches = &gates->batches[gpu];
     uint64_t since = timed->last_ns > batches->completed_ns ? timed->last_ns : batches->completed_ns;
     bool first = !timed->batch.overdue;
-    if (!cot_batch_is_overdue(&timed->batch, since, now_ns) || (first && is_behind_another(batches, timed))) return;
+    if (!cot_batch_is_overdue(&timed->batch, since, now_ns) || (first && batches_before(batches, timed))) return;
     if (first) timed->seen_launches = cot_gate_launches(&gates->gate[gpu]);
     cot_gate_overdue(&gates->gate[gpu], &timed->batch, now_ns);
     if (first && atomic_load(&batches->sleepers))

@@ -82,12 +82,14 @@ static void wait_for_order(struct cot_gates *gates, uint32_t gpu, const struct c
     struct cot_batches *batches = &gates->batches[gpu];
     uint64_t left = verdict->until_ns > now_ns ? verdict->until_ns - now_ns : 1000;
     struct timespec pause = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
-    atomic_fetch_add(&batches->sleepers, 1);
-    /* Close batches now: the next launch, or another container, waits for their end. */
-    atomic_store(&batches->hurry, 1);
+    uint32_t sleeper = verdict->own ? COT_DEPTH_SLEEPER : COT_SLEEPER;
+    atomic_fetch_add(&batches->sleepers, sleeper);
+    /* Close batches now: the next launch, or another container, waits for their end. For the depth it is enough that
+     * one of those before them ends. */
+    if (!verdict->own) atomic_store(&batches->hurry, 1);
     cot_wake_completion_thread(gates);
     syscall(SYS_futex, &gates->gate[gpu].order->wake, FUTEX_WAIT, verdict->wake, &pause, NULL, 0);
-    atomic_fetch_sub(&batches->sleepers, 1);
+    atomic_fetch_sub(&batches->sleepers, sleeper);
 }
 
 static void wake_waiting(const struct cot_gate *gate) {

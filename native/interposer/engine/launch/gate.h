@@ -50,11 +50,14 @@ struct cot_side_stream {
     abi_stream stream;
 };
 
+#define COT_SLEEPER 1u
+#define COT_DEPTH_SLEEPER 0x10001u
+
 struct cot_batches {
     struct cot_lock lock; /* for states and places; never held across a driver call */
     uint32_t head, tail;  /* batches in flight, in the order in which they began */
     _Atomic uint32_t hurry;
-    _Atomic uint32_t sleepers; /* threads that wait for this GPU */
+    _Atomic uint32_t sleepers; /* threads that wait for this GPU; those that wait for the depth count in both halves */
     /* The last event that is known to have passed, and when: later events are measured from it. */
     abi_event anchor;
     abi_context anchor_context;

@@ -1,4 +1,5 @@
-"""What a training run keeps of its speed: bare, in a grant, and with shares of compute, alone and beside another."""
+"""What a training run keeps of its speed: bare, in a grant, and with shares of compute, alone and beside another. On the
+legacy default stream, where our events lie on a stream of their own, and on a created one."""
 
 import importlib.util
 import pathlib
@@ -22,9 +23,9 @@ def training(context: Context) -> Answer:
         context.program(*program)
     data = {}
 
-    def run(name: str, workers: list) -> None:
+    def run(name: str, workers: list, stream: bool = False) -> None:
         for worker in workers:
-            worker.tell("train", seconds=WINDOW_S)
+            worker.tell("train", seconds=WINDOW_S, stream=stream)
         answers = [worker.hear(WINDOW_S + START_S) for worker in workers]
         data[name] = [{"stepsPerSecond": round(answer["steps"] / answer["seconds"], 3), **answer} for answer in answers]
         context.note(data)
@@ -32,6 +33,7 @@ def training(context: Context) -> Answer:
     with children.child(program="training.py") as bare:
         data["torch"] = bare.ask("start", timeout_s=START_S)["torch"]
         run("bare", [bare])
+        run("bareOnAStream", [bare], stream=True)
     with tempfile.TemporaryDirectory(prefix="ctp-") as folder:
         place, measured = pathlib.Path(folder), grants.calibrate(context)
         plain = grants.Grant(context, str(place / "plain"), SLICE, measured)
@@ -46,6 +48,8 @@ def training(context: Context) -> Answer:
                 workers.append(children.Child(env={"LD_PRELOAD": given[0].both}, program="training.py"))
                 workers[0].ask("start", timeout_s=START_S)
                 run("share100", workers)
+                run("share100OnAStream", workers, stream=True)
+                data["charged"] = judge.report()["pages"][0]
                 judge.plan([(grant, 50) for grant in given])
                 run("share50", workers)
                 workers.append(children.Child(env={"LD_PRELOAD": given[1].both}, program="training.py"))
@@ -57,7 +61,7 @@ def training(context: Context) -> Answer:
             judge.end()
     whole = data["bare"][0]["stepsPerSecond"]
     parts = ["/".join(f"{100 * one['stepsPerSecond'] / whole:.1f}" for one in data[name]) + f" % with {name}"
-             for name in data if isinstance(data[name], list)]
+             for name in data if isinstance(data[name], list) and name != "bare"]
     return Answer(
         f"PyTorch {data['torch']}, {whole:g} steps per second bare; of those {', '.join(parts)}",
         f"training of six transformer blocks in bfloat16, {WINDOW_S} s each, fixed shares under our arbiter",
