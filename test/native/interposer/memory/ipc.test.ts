@@ -234,3 +234,31 @@ test("a pointer into another process's pool costs its importer nothing", async (
   t.deepEqual(charged(account(ours)), before[0]);
   t.is(booked(node, owner, 'pool'), 0);
 });
+
+// NVIDIA's guide (Stream-Ordered Memory Allocator) has the import freed first. A process that frees in its pool first keeps
+// the memory by the import, in the driver's count alone.
+for (const [first, then, residual] of [
+  ['imported', 'own', 0],
+  ['own', 'imported', 32 * MIB],
+] as const) {
+  test(`a pool imported by its own process is charged once, ${first} memory freed first`, async (t) => {
+    const { node, grant, client } = await inGrant(t);
+    const unseen = () => booked(node, client, 'bytes') - Number(account(grant).held);
+    const before = charged(account(grant));
+    const [, pool, at, fd, ...words] = await client.ask(`pool-share ${24 * MIB}`);
+    const [opened, pointer, imported] = await client.ask(`pool-open ${client.pid} ${fd} ${words.join(' ')}`);
+    t.is(opened, 0);
+    t.is(account(grant).pool, BigInt(32 * MIB), 'in steps');
+    t.is(unseen(), 0);
+    const parts = { imported: [pointer, imported], own: [at, pool] };
+    const free = async ([memory, from]: readonly (number | undefined)[]) => {
+      await client.must(`pool-free ${memory}`);
+      await client.must(`pool-destroy ${from}`);
+    };
+    await free(parts[first]);
+    t.is(unseen(), residual, 'a residual, which the agent finds');
+    await free(parts[then]);
+    t.is(unseen(), 0);
+    t.deepEqual(charged(account(grant)), before);
+  });
+}
