@@ -18,9 +18,14 @@ import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { quantile } from '../statistics.ts';
 
-const FULL = { nodes: 5000, pods: 100_000, shares: 40_000, shapes: 1000, seconds: 20, reviews: 20_000 };
-const QUICK = { nodes: 500, pods: 10_000, shares: 4000, shapes: 100, seconds: 3, reviews: 2000 };
-type Size = typeof FULL;
+const sizeOf = (nodes: number, seconds: number) => ({
+  ...{ nodes, pods: 20 * nodes, shares: 8 * nodes, shapes: Math.min(1000, nodes), seconds },
+});
+type Size = ReturnType<typeof sizeOf>;
+/** The last one is measured in all; of those before it memory alone. */
+const FULL = [sizeOf(10, 3), sizeOf(100, 3), sizeOf(1000, 3), sizeOf(5000, 20)];
+const QUICK = [sizeOf(10, 3), sizeOf(500, 3)];
+const [REVIEWS, QUICK_REVIEWS] = [20_000, 2000];
 
 const CHURN_PER_SECOND = 100;
 const EXTENDER_MIB = 256;
@@ -57,43 +62,66 @@ const askedOf = (uid: string, mib: number, names: readonly string[]) =>
     NodeNames: names,
   });
 
-/** Filter, prioritize and bind of one pod; milliseconds of the first two. */
-async function place(call: Call, pod: string, mib: number, names: readonly string[]): Promise<number> {
+/** Milliseconds of filter and prioritize together, and of bind. */
+type Placed = { readonly decidedMs: number; readonly boundMs: number };
+
+async function place(call: Call, pod: string, mib: number, names: readonly string[]): Promise<Placed> {
   const begunMs = performance.now();
   const { NodeNames: feasible } = (await call('/filter', askedOf(pod, mib, names))) as { NodeNames: string[] };
   const scores = (await call('/prioritize', askedOf(pod, mib, feasible))) as Score[];
-  const tookMs = performance.now() - begunMs;
+  const decidedMs = performance.now() - begunMs;
   const best = scores.reduce((one, other) => (other.Score > one.Score ? other : one));
   const binding = JSON.stringify({ PodName: pod, PodNamespace: 'team', PodUID: pod, Node: best.Host });
   const { Error: refused } = (await call('/bind', binding)) as { Error?: string };
   if (refused !== undefined && !refused.includes('listed in time')) throw new Error(refused);
-  return tookMs;
+  return { decidedMs, boundMs: performance.now() - begunMs - decidedMs };
 }
 
 async function runExtender(scope: Teardown, cluster: StandIn, size: Size, note: (text: string) => void) {
   const extender = await startExtender(scope, cluster.config, { root: imageHome(scope), readyMs: 180_000 });
-  note(`scale: the extender is ready after ${extender.startedMs / 1000} s with ${extender.peakMib()} MiB at most`);
+  note(
+    `scale: ${size.nodes} nodes: the extender is ready after ${extender.startedMs / 1000} s with ${extender.peakMib()} MiB at most`,
+  );
   const call = caller(scope, extender.url);
   const names = Array.from({ length: size.nodes }, (_, index) => cluster.nodeName(index));
   for (let shape = 0; shape < size.shapes; shape += 1) await call('/filter', askedOf(`s-${shape}`, 64 + shape, names));
   note(`scale: ${extender.peakMib()} MiB at most after ${size.shapes} shapes`);
-  // The first binding of a leader waits for a new list of all pods.
-  await place(call, 'first', 256, names);
+  const first = await place(call, 'first', 256, names);
   const times: number[] = [];
   const churning = setInterval(cluster.churn, 1000 / CHURN_PER_SECOND);
   const untilMs = performance.now() + size.seconds * 1000;
   for (let pod = 0; performance.now() < untilMs; pod += 1)
-    times.push(await place(call, `pod-${pod}`, 256 + 128 * (pod % USUAL_SHAPES), names));
+    times.push((await place(call, `pod-${pod}`, 256 + 128 * (pod % USUAL_SHAPES), names)).decidedMs);
   clearInterval(churning);
   note(`scale: ${times.length} pods, ${extender.peakMib()} MiB at most`);
-  return { extender, times };
+  return { extender, times, firstBindMs: first.boundMs };
+}
+
+/** The first bind of a leader that may not write its mark, and lists all bound pods. */
+async function bindAfterList(scope: Teardown, cluster: StandIn): Promise<number> {
+  cluster.refusePatches();
+  const extender = await startExtender(scope, cluster.config, { root: imageHome(scope), readyMs: 180_000 });
+  const { boundMs } = await place(caller(scope, extender.url), 'listed', 256, [cluster.nodeName(0)]);
+  await extender.stop();
+  return boundMs;
+}
+
+const peakMb = (daemon: Daemon) => (daemon.peakMib() * MIB) / MB;
+const describe = ({ nodes, pods, shares, shapes }: Size) =>
+  `${nodes} nodes of 8 GPUs, ${pods} bound pods of which ${shares} hold shares, ${shapes} shapes`;
+
+async function measureSmaller(scope: Teardown, size: Size, note: (text: string) => void): Promise<Row> {
+  const { extender } = await runExtender(scope, await startStandIn(scope, size), size, note);
+  const value = peakMb(extender);
+  await extender.stop();
+  const reference = { value: null, what: describe(size) };
+  return { name: `scale.extender.nodes_${size.nodes}.rss_mb`, value, unit: 'MB', reference };
 }
 
 async function measureExtender(scope: Teardown, size: Size, note: (text: string) => void): Promise<Row[]> {
   const cluster = await startStandIn(scope, size);
-  const { extender, times } = await runExtender(scope, cluster, size, note);
-  const what = `${size.nodes} nodes of 8 GPUs, ${size.pods} bound pods of which ${size.shares} hold shares, ${size.shapes} shapes`;
-  const peakMb = (daemon: Daemon) => (daemon.peakMib() * MIB) / MB;
+  const { extender, times, firstBindMs } = await runExtender(scope, cluster, size, note);
+  const what = describe(size);
   const rows: Row[] = [
     {
       name: 'scale.extender.rss_mb',
@@ -120,11 +148,17 @@ async function measureExtender(scope: Teardown, size: Size, note: (text: string)
     },
   ];
   await extender.stop();
+  rows.push({
+    name: 'scale.extender.first_bind_ms',
+    value: firstBindMs,
+    unit: 'ms',
+    reference: { value: await bindAfterList(scope, cluster), what: 'with a list of all bound pods' },
+  });
   return rows;
 }
 
 /** Reviews of pods of many namespaces, some of them as large as an API server takes them. */
-async function measureWebhook(scope: Teardown, { reviews }: Size): Promise<Row> {
+async function measureWebhook(scope: Teardown, reviews: number): Promise<Row> {
   const webhook = await startWebhook(scope, { root: imageHome(scope) });
   const call = caller(scope, webhook.url);
   for (let index = 0; index < reviews; index += 1) {
@@ -136,7 +170,7 @@ async function measureWebhook(scope: Teardown, { reviews }: Size): Promise<Row> 
     };
     await call('/mutate', JSON.stringify(creation(pod, { namespace: `team-${index % 5000}` })));
   }
-  const value = (webhook.peakMib() * MIB) / MB;
+  const value = peakMb(webhook);
   await webhook.stop();
   const what = `${reviews} reviews of 5,000 namespaces, every hundredth of ${LARGE_REVIEW_BYTES / 1e6} MB`;
   return { name: 'scale.webhook.rss_mb', value, unit: 'MB', reference: { value: null, what } };
@@ -192,10 +226,13 @@ export const scale: Bench = {
   name: 'scale',
   what: 'extender, webhook and agent in a cluster of 5,000 nodes and 100,000 pods, for which a stand-in speaks',
   async run(scope, { quick, note }) {
-    const size = quick ? QUICK : FULL;
+    const rows: Row[] = [];
+    const sizes = quick ? QUICK : FULL;
+    for (const size of sizes.slice(0, -1)) rows.push(await measureSmaller(scope, size, note));
+    for (const size of sizes.slice(-1)) rows.push(...(await measureExtender(scope, size, note)));
     return [
-      ...(await measureExtender(scope, size, note)),
-      await measureWebhook(scope, size),
+      ...rows,
+      await measureWebhook(scope, quick ? QUICK_REVIEWS : REVIEWS),
       ...(await measureAgent(scope, quick)),
     ];
   },

@@ -43,6 +43,8 @@ export type StandIn = {
   /** The Node is deleted, and created again. */
   replaceNode(index: number): void;
   bookmark(): void;
+  /** From now on no pod can be changed, as where the extender may not write to its own. */
+  refusePatches(): void;
   /** Ends all watches without their last chunk. */
   cutWatches(): void;
 };
@@ -217,6 +219,7 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     answer(response, 200, {});
   };
 
+  let refusesPatches = false;
   const sockets = new Set<unknown>();
   const { config } = await startApiServer(t, async (asked, response) => {
     const { url, method, isWatch } = asked;
@@ -239,7 +242,8 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     if (kind && method === 'GET') return (isWatch ? watch : list)(kind, node, asked, response);
     if (resource === 'leases') return writeLease(asked, response);
     if (resource === 'binding') return bind(asked, response);
-    if (method === 'PATCH' && /\/pods\/[^/]+$/.test(url.pathname)) return patchOwn(asked, response);
+    if (method === 'PATCH' && /\/pods\/[^/]+$/.test(url.pathname))
+      return refusesPatches ? refuse(response, 403, 'pods may not be changed') : patchOwn(asked, response);
     // Events, and whatever else is written; what it does not have.
     return method === 'GET' ? refuse(response, 404, 'not here') : answer(response, 201, {});
   });
@@ -279,6 +283,9 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
       version += 1;
       const object = { metadata: { resourceVersion: String(version) } };
       for (const { response } of watches) response.write(`${JSON.stringify({ type: 'BOOKMARK', object })}\n`);
+    },
+    refusePatches() {
+      refusesPatches = true;
     },
     cutWatches() {
       for (const { response } of watches) response.destroy();
