@@ -57,8 +57,8 @@ static uint32_t made_by(const struct cot_gate *gate, uint64_t made) {
     return (int32_t)(own - least) < 0 ? least : own;
 }
 
-/* Where a process begins to count: before the launches in flight, which its own may have to match although it has joined
- * later than they were made. */
+/* Where a process begins to count: before the launches in flight, which its own may have to match although it has
+ * joined later than they were made. */
 uint32_t cot_made_before(const struct cot_gate *gate) {
     uint64_t made = LOAD(gate->shared->made);
     uint32_t most = (uint32_t)made, begun = (uint32_t)(made >> 32);

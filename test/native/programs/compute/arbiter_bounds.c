@@ -103,8 +103,8 @@ static void corrected_case(void) {
     CHECK(left - member->credit_ns < (int64_t)(3 * MS) && member->credit_ns - left < (int64_t)(3 * MS));
 }
 
-/* A process that joins while work of another one is in flight counts from before that work: it may launch what that work
- * waits for, whatever the credit, and no more. */
+/* A process that joins while work of another one is in flight counts from before that work: it may launch what that
+ * work waits for, whatever the credit, and no more. */
 static void joined_case(void) {
     struct container *one = add(1, half);
     struct cot_launch launch;
@@ -124,8 +124,10 @@ static void joined_case(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct named_case cases[] = {
-        {"kept", kept_case},           {"drain", drain_case},   {"processes", processes_case},
-        {"corrected", corrected_case}, {"joined", joined_case}};
+    static const struct named_case cases[] = {{"kept", kept_case},
+                                              {"drain", drain_case},
+                                              {"processes", processes_case},
+                                              {"corrected", corrected_case},
+                                              {"joined", joined_case}};
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
