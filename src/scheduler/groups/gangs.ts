@@ -180,7 +180,8 @@ function pause(group: Group, nowMs: number): void {
 }
 
 function free({ allocations, inFlight }: GangParts, group: Group, podUid: string): void {
-  if (!group.held.delete(podUid)) return;
+  // What is in flight no more, the watch has shown: another replica has bound the pod, and it keeps what it has.
+  if (!group.held.delete(podUid) || !inFlight.of(podUid)) return;
   inFlight.settle(podUid);
   allocations.release(podUid);
 }

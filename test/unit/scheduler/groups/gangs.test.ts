@@ -129,6 +129,19 @@ test.serial('what is held without progress is free again though no pod comes', a
   t.is(allocations.pods, 0);
 });
 
+test('a pod that another replica has bound keeps its grant when the hold ends', (t) => {
+  const { podOf, filter, allocations, inFlight, wait } = bed(2, [2]);
+  for (const member of [0, 1]) filter(podOf(0, member));
+  const [bound, other] = [podOf(0, 0).podUid, podOf(0, 1).podUid];
+  const held = allocations.allocationOf(bound);
+  // As the watch of bound pods does.
+  inFlight.settle(bound);
+  if (held) allocations.allocate({ ...held, digest: 'shown' });
+  wait(HELD_MS);
+  t.is(allocations.allocationOf(bound)?.digest, 'shown');
+  t.is(allocations.allocationOf(other), undefined);
+});
+
 test('a group that is held and never bound is held less and less often', (t) => {
   const { podOf, filter, bind, wait, allocations } = bed(2, [2]);
   const tries = () => [0, 1].map((member) => filter(podOf(0, member)));

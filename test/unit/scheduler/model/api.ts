@@ -46,6 +46,8 @@ export type ModelApi = {
   get<T extends Stored>(kind: Kind, key: string): T | undefined;
   /** Sends to all watches what they do not lag behind. */
   pump(): void;
+  /** As an API server does about once a minute: the version that a watch has reached. */
+  bookmark(): void;
   /** An open watch of objects of these kinds. */
   watchAtRandom(kinds: readonly Kind[]): Watch | undefined;
   stall(watch: Watch): void;
@@ -218,6 +220,11 @@ export function createModelApi(random: Random): ModelApi {
         if (!one.call.isOpen) watches.delete(one);
         else if (!one.isStalled) deliver(one, changes);
       }
+    },
+    bookmark() {
+      for (const one of watches)
+        if (!one.isStalled && one.version === changes.length)
+          one.call.send({ type: 'BOOKMARK', object: { metadata: { resourceVersion: String(one.version) } } });
     },
     watchAtRandom(kinds) {
       const all = [...watches].filter(({ kind }) => kinds.includes(kind));

@@ -270,7 +270,7 @@ async function heal(world: World): Promise<string | undefined> {
   api.faulty = false;
   api.catchUp();
   // As after four quiet connections (list-watch.ts): what a watch lost is listed. Where none was, nothing needs a list.
-  for (const name of REPLICAS) api.hangUp(name, !world.isStrict);
+  if (!world.isStrict) for (const name of REPLICAS) api.hangUp(name, true);
   let wrong: string | undefined;
   for (let round = 0; round < MOST_ROUNDS; round += 1) {
     cluster.lead(leader, world.transitions);
@@ -282,6 +282,7 @@ async function heal(world: World): Promise<string | undefined> {
       reap(world, key);
     }
     await time.pass(ROUND_MS);
+    api.bookmark();
     wrong = wrongNow(world) ?? wrongInTheEnd(world);
     if (wrong === undefined) break;
   }
