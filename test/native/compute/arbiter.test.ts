@@ -25,7 +25,6 @@ const CASES = {
     ['high', 'high priority launches behind work in flight, each paying for its own'],
     ['multi_gpu', 'containers with collectives on two GPUs get both GPUs in turn'],
     ['catch-up', 'a turn that ends inside a collective lets its last launch follow'],
-    ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],
   arbiter_gangs: [
     ['find', 'containers are linked when the work of one ends as the other launches'],
@@ -39,6 +38,7 @@ const CASES = {
     ['processes', 'containers that share the GPU owe by how many processes share it'],
     ['corrected', 'the limit of a container in debt follows a corrected charge'],
     ['joined', 'a process that joins makes the launches that work in flight waits for'],
+    ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],
   arbiter_faults: [
     ['crash', 'a dead process blocks no container, and its slot keeps its account'],

@@ -275,36 +275,6 @@ static void high_case(void) {
     }
 }
 
-/* A batch is closed by its launches or its length, not by their kinds; a kind that was not measured yet is measured by
- * it, however many known ones came before. */
-static void batch_case(void) {
-    struct container *one = add(1, soft);
-    struct cot_launch launch;
-    struct cot_gate *gate = &one->gates[0];
-    ask(one, 0, 1, &launch);
-    decide();
-    for (uint64_t kind = 1; kind <= 20; kind++) run(one, 0, kind, 20 * US);
-    for (uint64_t kind = 1; kind <= 20; kind++) run(one, 0, kind, 20 * US);
-    struct cot_batch batch = {0};
-    uint64_t begun = now;
-    for (uint32_t i = 0; i < COT_BATCH_LAUNCHES; i++) {
-        CHECK(ask(one, 0, i == 30 ? 99 : 1 + i % 20, &launch));
-        CHECK(launch.unknown == (i == 30));
-        CHECK(cot_batch_add(gate, &batch, &launch, now) == (i == COT_BATCH_LAUNCHES - 1));
-    }
-    now += 20 * US * (COT_BATCH_LAUNCHES - 1) + 300 * US;
-    end(one, 0, &batch, begun);
-    decide();
-    CHECK(ask(one, 0, 99, &launch));
-    CHECK(!launch.unknown && launch.predicted_ns == 300 * US);
-    cot_gate_undo(gate, &launch);
-    for (uint64_t kind = 1; kind <= 20; kind++) {
-        CHECK(ask(one, 0, kind, &launch));
-        CHECK(launch.predicted_ns == 20 * US);
-        cot_gate_undo(gate, &launch);
-    }
-}
-
 /* ---- several GPUs ---- */
 
 /* Two containers with two GPUs each whose launches on both GPUs need one another, started from opposite ends: both
@@ -408,7 +378,7 @@ int main(int argc, char **argv) {
         {"probe", probe_case},    {"kinds", kinds_case},       {"depth", depth_case},
         {"wake", wake_case},      {"credit", credit_case},     {"anticipation", anticipation_case},
         {"idle", idle_case},      {"overrun", overrun_case},   {"high", high_case},
-        {"multi_gpu", gang_case}, {"catch-up", catch_up_case}, {"batch", batch_case},
+        {"multi_gpu", gang_case}, {"catch-up", catch_up_case},
     };
     if (argc > 3 && !strcmp(argv[1], "policy")) {
         policy_case(argc, argv);

@@ -123,11 +123,39 @@ static void joined_case(void) {
     CHECK(!cot_gate_admit(&one->gates[1], &kind, now, 0, &launch).go);
 }
 
+/* A batch is closed by its launches or its length, not by their kinds; a kind that was not measured yet is measured by
+ * it, however many known ones came before. */
+static void batch_case(void) {
+    struct container *one = add(1, half);
+    struct cot_launch launch;
+    struct cot_gate *gate = &one->gates[0];
+    ask(one, 0, 1, &launch);
+    decide();
+    for (uint64_t kind = 1; kind <= 20; kind++) run(one, 0, kind, 20 * US);
+    for (uint64_t kind = 1; kind <= 20; kind++) run(one, 0, kind, 20 * US);
+    struct cot_batch batch = {0};
+    uint64_t begun = now;
+    for (uint32_t i = 0; i < COT_BATCH_LAUNCHES; i++) {
+        CHECK(ask(one, 0, i == 30 ? 99 : 1 + i % 20, &launch));
+        CHECK(launch.unknown == (i == 30));
+        CHECK(cot_batch_add(gate, &batch, &launch, now) == (i == COT_BATCH_LAUNCHES - 1));
+    }
+    now += 20 * US * (COT_BATCH_LAUNCHES - 1) + 300 * US;
+    end(one, 0, &batch, begun);
+    decide();
+    CHECK(ask(one, 0, 99, &launch));
+    CHECK(!launch.unknown && launch.predicted_ns == 300 * US);
+    cot_gate_undo(gate, &launch);
+    for (uint64_t kind = 1; kind <= 20; kind++) {
+        CHECK(ask(one, 0, kind, &launch));
+        CHECK(launch.predicted_ns == 20 * US);
+        cot_gate_undo(gate, &launch);
+    }
+}
+
 int main(int argc, char **argv) {
-    static const struct named_case cases[] = {{"kept", kept_case},
-                                              {"drain", drain_case},
-                                              {"processes", processes_case},
-                                              {"corrected", corrected_case},
-                                              {"joined", joined_case}};
+    static const struct named_case cases[] = {{"kept", kept_case},           {"drain", drain_case},
+                                              {"processes", processes_case}, {"corrected", corrected_case},
+                                              {"joined", joined_case},       {"batch", batch_case}};
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
