@@ -3,7 +3,7 @@ import { select } from '../lib/metrics.ts';
 import { type Alert, alert } from './rule.ts';
 
 export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
-  // Without targets there is no webhook of the chart, and nothing is said.
+  // Without scrape targets the chart installed no webhook, and the alert does not fire.
   alert('CotenantWebhookDown', 'critical', 'webhook', ({ webhookJob, webhookDown }) => ({
     expr: `sum(${select('up', `job="${webhookJob}"`)}) == 0`,
     lasts: webhookDown.lasts,
@@ -40,7 +40,7 @@ export const CONTROL_PLANE_ALERTS: readonly Alert[] = [
     summary: 'The live rules of the webhook are wrong.',
     description: 'The ConfigMap cannot be read, and the rules before it are in force.',
   })),
-  // A replica that does not answer shows nothing, so targets stand in for it.
+  // When no replica answers there is no series of the leader: the scrape targets show that a scheduler is installed.
   alert('CotenantSchedulerNotLeading', 'critical', 'scheduler', ({ schedulerJob, schedulerNotLeading }) => ({
     expr: `(sum(${select('cotenant_scheduler_leader')}) or 0 * sum(${select('up', `job="${schedulerJob}"`)})) == 0`,
     lasts: schedulerNotLeading.lasts,

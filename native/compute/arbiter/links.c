@@ -1,18 +1,20 @@
-/* Finds containers whose work waits for one another's, such as the ranks of a job in a pod each: the work of one that
- * ran for longer than predicted ends just after a launch of another one, on another GPU, that had waited. Such
- * containers are linked for a while: they get their turns together (multi_gpu.c). A link never holds a container back
- * for long, as a tenant can make its work look so. */
+/* Finds containers whose kernels wait for one another, such as the ranks of a job with one pod per rank. The sign: a
+ * kernel of one container outlasts its prediction and ends just after another container launched, having waited.
+ * Containers on different GPUs are then linked for a while, that is, get their turns together (multi_gpu.c); two on one
+ * GPU become mates, which take turns launch by launch. A tenant can fake the sign, so a link that holds a container
+ * back is broken. */
 #include "internal.h"
 
 #define NO_GANG UINT32_MAX
-#define SOON_NS 5000000ull     /* from a launch to the end of work that waited for it, as the arbiter sees them */
-#define ENOUGH 3u              /* more such ends than others */
-#define LINK_NS 30000000000ull /* then it must be found again */
-#define MOST_HELD_NS 100000000ull
-#define MOST_DEBT_NS 100000000ll /* of launches that work of another container waits for */
-#define APART_NS 10000000000ull  /* for so long a container is not linked again after a link held it back */
+#define SOON_NS 5000000ull        /* a kernel that ends so soon after a launch may have waited for it */
+#define ENOUGH 3u                 /* a link needs so many more kernels with the sign than without it */
+#define LINK_NS 30000000000ull    /* how long a link lasts unless the sign is seen again */
+#define MOST_HELD_NS 100000000ull /* a link that holds a container back for longer is broken ... */
+#define APART_NS 10000000000ull   /* ... and the container is not linked again for so long */
+#define MOST_DEBT_NS 100000000ll  /* a member deeper in debt gets no more launches ahead of its turn for its mate */
 
-/* `to` NO_GANG: each member has the gang of its container again. Every gang has a member per GPU at most. */
+/* Moves the members of gang `from` to gang `to`; NO_GANG: each to the gang of its own container. A gang has at most one
+ * member on each GPU. */
 static void set_gang(struct cot_arbiter *arbiter, uint32_t from, uint32_t to, uint64_t until_ns) {
     struct cot_member *changed[COT_ARBITER_GPUS] = {NULL};
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
@@ -44,11 +46,12 @@ static void link_gangs(struct cot_arbiter *arbiter, const struct cot_member *a, 
     set_gang(arbiter, to, to, until_ns);
 }
 
-/* A member whose launch went just now; the one that it was before, if it is among them. */
 static bool on_gpu(const struct cot_arbiter *arbiter, uint32_t at, const struct cot_member *member) {
     return member >= arbiter->gpus[at].members && member < arbiter->gpus[at].members + COT_ARBITER_MEMBERS;
 }
 
+/* Of other gangs, the member that launched last, having waited, before a kernel of `member` ended late; or the one that
+ * was found for an earlier kernel, if it launched soon enough before, too. */
 static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struct cot_member *member) {
     struct cot_member *found = NULL;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
@@ -56,7 +59,7 @@ static struct cot_member *just_launched(struct cot_arbiter *arbiter, const struc
             struct cot_member *other = &arbiter->gpus[at].members[i];
             if (!other->present || other->went_ns + SOON_NS < member->outlasted_ns) continue;
             if (other->gang == member->gang || member->outlasted_ns < other->apart_until_ns) continue;
-            bool here = &arbiter->gpus[at].members[i] == other && on_gpu(arbiter, at, member);
+            bool here = on_gpu(arbiter, at, member);
             if (!here && !may_link(arbiter, member, other)) continue;
             if (here && (member->multi_gpu || other->multi_gpu)) continue;
             if (other->container == member->linked_with) return other;
@@ -116,8 +119,8 @@ static struct cot_member *mate_of(struct cot_gpu *gpu, const struct cot_member *
     return NULL;
 }
 
-/* Launches that are waited for by work in flight of another container on this GPU: as many may go as that one is ahead,
- * whatever the credit, up to a debt. They are charged as work that shares the GPU. */
+/* Lets a member launch for its mate, whose kernel in flight may wait for that: as many launches as the mate is ahead,
+ * whatever the member's credit, up to a debt. They are charged as work that shares the GPU. */
 void cot_follow_mates(struct cot_gpu *gpu) {
     for (uint32_t i = 0; i < gpu->count; i++) {
         struct cot_member *member = &gpu->members[i];

@@ -117,10 +117,8 @@ export function remember(
   isAlive: AttributionFacts['isAlive'],
 ): KnownOwners {
   const known = new Map<number, { readonly id: string; readonly startTicks: number }>();
-  for (const process of owners.keys()) {
-    const { pid, startTicks } = process;
-    const owner = owners.get(process);
-    if (owner?.kind !== 'grant' || startTicks === undefined) continue;
+  for (const [{ pid, startTicks }, owner] of owners) {
+    if (owner.kind !== 'grant' || startTicks === undefined) continue;
     const last = before.get(pid);
     known.set(pid, last?.id === owner.id && last.startTicks === startTicks ? last : { id: owner.id, startTicks });
   }

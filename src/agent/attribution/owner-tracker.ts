@@ -2,6 +2,7 @@
 // process's cgroup or parents are gone. Keeps the state; attribute.ts decides.
 
 import { groupOfGrant, isOfProcess, type ProcessOwner } from '../grants/grant.ts';
+import type { LiveGrant } from '../grants/live-grant.ts';
 import type { Registry } from '../grants/registry.ts';
 import { haveProcessData, type Sample, type SampledProcess } from '../sampling/sample.ts';
 import {
@@ -30,10 +31,16 @@ export type OwnerTracker = {
 export function createOwnerTracker({ registry, pods, mounts, isAlive }: OwnerTrackerOptions): OwnerTracker {
   let known: KnownOwners = new Map();
   let owned: AttributedProcesses = NO_PROCESSES;
+  let processes: Sample['processes'] = [];
+  let live: readonly LiveGrant[] = [];
 
   return {
     attribute(sample) {
-      const live = registry.list();
+      // A process of a grant stays with it. What other processes are may become known later, without a change of these.
+      const isSame = processes === sample.processes && live === registry.list();
+      if (isSame && owned.others.length === 0) return owned;
+      ({ processes } = sample);
+      live = registry.list();
       const facts = {
         roots: live.flatMap(({ grant: { id, owner } }) =>
           isOfProcess(owner) ? [rootOf(id, owner, groupOfGrant({ id, owner }), isAlive)] : [],
@@ -45,10 +52,10 @@ export function createOwnerTracker({ registry, pods, mounts, isAlive }: OwnerTra
         isAlive,
       };
       const owners = new Map<SampledProcess, Owner>();
-      for (const process of sample.processes) owners.set(process, ownerOfProcess(process, facts));
+      for (const process of processes) owners.set(process, ownerOfProcess(process, facts));
       const hasNoData = (id: string) => !haveProcessData(sample, registry.get(id)?.grant.gpus ?? []);
       known = remember(owners, known, hasNoData, isAlive);
-      owned = groupByOwner(sample.processes, (process) => owners.get(process) ?? { kind: 'host' }, owned);
+      owned = groupByOwner(processes, (process) => owners.get(process) ?? { kind: 'host' }, owned);
       return owned;
     },
   };

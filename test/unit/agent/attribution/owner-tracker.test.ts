@@ -52,6 +52,22 @@ test('whether a root process runs is checked once per sample, for new processes 
   t.deepEqual(asked, [1000, 1000]);
 });
 
+test('the same processes and grants keep their owners; others are looked at again', (t) => {
+  const live = [{ grant: one } as LiveGrant];
+  let grants: readonly LiveGrant[] = live;
+  const registry = { list: () => grants, get: () => grants[0] };
+  const owners = createOwnerTracker({ registry, pods: NO_PODS, isAlive: () => true });
+  const sample = sampleOf([gpu(0)], [child(11, [1000, 1])]);
+  const first = owners.attribute(sample);
+  t.is(owners.attribute({ ...sample, round: sample.round + 1 }), first);
+  grants = [];
+  t.deepEqual(owners.attribute(sample).grantIds, [], 'the grant has ended');
+  grants = live;
+  t.deepEqual(owners.attribute(sample).grantIds, ['one'], 'a grant has come');
+  const mixed = sampleOf([gpu(0)], [...sample.processes, child(12, [1])]);
+  t.not(owners.attribute(mixed), owners.attribute(mixed), 'the owner of the other one may become known');
+});
+
 test('an ended grant has no processes; a new grant takes those without an owner', (t) => {
   let grants: readonly Grant[] = [];
   const { of } = ownersOf(() => grants);
