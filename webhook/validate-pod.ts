@@ -8,6 +8,7 @@ import { sameQuantity } from '../src/common/quantity.ts';
 import type { PodContainer } from '../src/request/containers.ts';
 import { ownsResource } from '../src/request/dialects/dialect.ts';
 import { dialectsOf } from '../src/request/dialects/index.ts';
+import { requiredNodeLabels } from '../src/request/node-labels.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { checkDeviceLists, checkList, checkLists, checkReservedPaths, checkVolumeMounts } from './volume.ts';
@@ -54,6 +55,10 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
   for (const [path, os] of [
     ['spec.os.name', field(field(spec, 'os'), 'name')],
     [keyPath('spec.nodeSelector', OS_LABEL), field(field(spec, 'nodeSelector'), OS_LABEL)],
+    [
+      'spec.affinity.nodeAffinity',
+      field(requiredNodeLabels({ spec: { affinity: field(spec, 'affinity') } }), OS_LABEL),
+    ],
   ] as const) {
     if (os === 'windows')
       problems.push(invalid(path, os, 'has no shares of GPUs', 'ask for a share in a pod of a Linux node'));

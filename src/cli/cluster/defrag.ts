@@ -56,7 +56,7 @@ export function situationOf(objects: DefragObjects, { shares, placement, priorit
       {
         ...{ podUid: allocation.podUid, demand: allocation.demand, request: request.value },
         ...{ priority: facts.priority, createdMs: facts.createdMs, budgets: budgets.of(facts) },
-        nodes: nodesFor(pod.spec.nodeSelector ?? {}, open),
+        nodes: nodesFor(pod.spec, open),
       },
     ];
   });

@@ -71,7 +71,7 @@ function podsIn(
     else {
       const { metadata, spec } = mutation.pod;
       const request = read(mutation.record, aspectsOf({ ...objectAt({ metadata }, 'metadata'), namespace }, spec));
-      const names = nodesFor(objectAt(spec, 'nodeSelector'), nodes);
+      const names = nodesFor(spec, nodes);
       if (!request.ok) found.push({ ...one, problems: [request.error] });
       else
         found.push({

@@ -3,6 +3,8 @@
 import type { V1Pod } from '@kubernetes/client-node';
 import { GPUS_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
+import { field, listAt, objectAt, textAt } from '../../common/json.ts';
+import { selectsLabels } from '../../kube/label-selector.ts';
 import { type Allocations, createAllocations } from '../../placement/allocations.ts';
 import { placementIn } from '../../placement/node.ts';
 import { readBoundPod } from '../../scheduler/allocations/bound-pod.ts';
@@ -40,8 +42,35 @@ export const openNodes = (nodes: readonly Node[]): readonly Node[] =>
       conditionOf(node, 'Ready')?.status !== 'False',
   );
 
-/** Names of the nodes with all labels that a `nodeSelector` wants. */
-export const nodesFor = (selector: Readonly<Record<string, unknown>>, nodes: readonly Node[]): readonly string[] =>
-  nodes
-    .filter(({ metadata }) => Object.entries(selector).every(([key, value]) => metadata.labels?.[key] === value))
+/** Names of the nodes that a pod's `nodeSelector` and its required node affinity select. */
+export function nodesFor(spec: unknown, nodes: readonly Node[]): readonly string[] {
+  const selector = Object.entries(objectAt(spec, 'nodeSelector'));
+  const affinity = objectAt(objectAt(spec, 'affinity'), 'nodeAffinity');
+  const required = field(affinity, 'requiredDuringSchedulingIgnoredDuringExecution');
+  return nodes
+    .filter(({ metadata: { name, labels = {} } }) => {
+      const holds = (term: unknown) => {
+        const expressions = [
+          ...listAt(term, 'matchExpressions').map((one) => meets(one, labels)),
+          ...listAt(term, 'matchFields').map((one) => meets(one, { 'metadata.name': name })),
+        ];
+        // A term without a condition selects nothing.
+        return expressions.length > 0 && expressions.every(Boolean);
+      };
+      return (
+        selector.every(([key, value]) => labels[key] === value) &&
+        (required === undefined || listAt(required, 'nodeSelectorTerms').some(holds))
+      );
+    })
     .map(({ metadata }) => metadata.name);
+}
+
+/** One condition of a node selector's term. */
+function meets(condition: unknown, labels: Readonly<Record<string, string>>): boolean {
+  const [key = '', operator = ''] = [textAt(condition, 'key'), textAt(condition, 'operator')];
+  const values = listAt(condition, 'values').map(String);
+  if (operator !== 'Gt' && operator !== 'Lt')
+    return selectsLabels({ matchExpressions: [{ key, operator, values }] }, labels);
+  const difference = Number(labels[key] ?? Number.NaN) - Number(values[0]);
+  return operator === 'Gt' ? difference > 0 : difference < 0;
+}

@@ -68,6 +68,36 @@ test('nodes that take no new pods, or that a selector excludes, do not count', (
   t.deepEqual(selecting?.placed, [{ node: 'gpu-2', gpus: [uuid(2)] }]);
 });
 
+// Rules of kubernetes.io, "Assigning Pods to Nodes": terms are alternatives, the conditions of one must all hold, an empty
+// one selects nothing; operators as documented there.
+test('required node affinity selects nodes as kube-scheduler reads it', (t) => {
+  const size = (name: string, gpu: number, gib: string) => {
+    const plain = node(name, gpu, 22_600);
+    return { ...plain, metadata: { ...plain.metadata, labels: { pool: name, gib } } };
+  };
+  const nodes = [size('gpu-1', 1, '24'), size('gpu-2', 2, '80')];
+  const of = (key: string, operator: string, ...values: string[]) => ({ key, operator, values });
+  const among = (...nodeSelectorTerms: object[]) => {
+    const required = { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms } };
+    const more = { affinity: { nodeAffinity: required } };
+    return fitsIn([deployment('a', 1, '1Gi', more)], nodes)[0]?.placed?.map((one) => one.node);
+  };
+  const term = (...matchExpressions: object[]) => ({ matchExpressions });
+  const only = (name: string) => of('metadata.name', 'In', name);
+  const [first, second, none] = [['gpu-1'], ['gpu-2'], []];
+  t.deepEqual(among(term(of('pool', 'In', 'gpu-2', 'other'))), second);
+  t.deepEqual(among(term(of('pool', 'NotIn', 'gpu-1'))), second);
+  t.deepEqual(among(term(of('gib', 'Gt', '40'))), second);
+  t.deepEqual(among(term(of('gib', 'Lt', '40'))), first);
+  t.deepEqual(among({ matchFields: [only('gpu-2')] }), second);
+  t.deepEqual(among(term(of('gib', 'Exists'), of('none', 'DoesNotExist'), of('pool', 'In', 'gpu-2'))), second);
+  t.deepEqual(among(term(of('pool', 'In', 'x')), term(of('pool', 'In', 'gpu-2'))), second);
+  t.deepEqual(among(term(of('pool', 'In', 'gpu-2'), of('gib', 'Lt', '40'))), none);
+  t.deepEqual(among({ ...term(of('pool', 'Exists')), matchFields: [only('gpu-3')] }), none);
+  for (const odd of [{}, term(of('none', 'Gt', '1')), term(of('pool', 'Gt', '1')), term(of('pool', 'Like', 'g'))])
+    t.deepEqual(among(odd), none, JSON.stringify(odd));
+});
+
 test('the placement that a label of a node chooses is that of the extender', (t) => {
   const gpus = [1, 2].map((gpu, index) => ({
     ...{ gpuUuid: uuid(gpu), index, model: 'x', usableBytes: 22_600 * MIB, healthy: true },

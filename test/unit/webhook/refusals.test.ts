@@ -81,6 +81,23 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
     sharePod({}, { os: { name: 'windows' } }),
     'spec.os.name: "windows" has no shares of GPUs; ask for a share in a pod of a Linux node',
   ],
+  'a pod for nodes with Windows by affinity': [
+    sharePod(
+      {},
+      {
+        affinity: {
+          nodeAffinity: {
+            requiredDuringSchedulingIgnoredDuringExecution: {
+              nodeSelectorTerms: [
+                { matchExpressions: [{ key: 'kubernetes.io/os', operator: 'In', values: ['windows'] }] },
+              ],
+            },
+          },
+        },
+      },
+    ),
+    'spec.affinity.nodeAffinity: "windows" has no shares of GPUs; ask for a share in a pod of a Linux node',
+  ],
   'a pod for nodes with Windows': [
     sharePod({}, { nodeSelector: { 'kubernetes.io/os': 'windows' } }),
     'spec.nodeSelector["kubernetes.io/os"]: "windows" has no shares of GPUs; ask for a share in a pod of a Linux node',
