@@ -1,35 +1,11 @@
 // Shapes of public manifests of each system, and what becomes of them: admitted as a share, refused with a code, or left
 // alone. The table test/fixtures/manifests/public-shapes.txt names the source of each; its facts were written anew.
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import test from 'ava';
-import { parse } from 'yaml';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import { convertDocument } from '../../../src/cli/commands/planning/convert.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
-import { ROOT } from '../../support/docs.ts';
 import { answerOf, configured, creation } from '../webhook/reviews.ts';
-
-type Pod = JsonObject & { readonly metadata: JsonObject; readonly spec: JsonObject };
-type Row = Readonly<Record<'dialects' | 'kind' | 'limits' | 'more' | 'becomes' | 'source', string>>;
-
-const lines = readFileSync(join(ROOT, 'test/fixtures/manifests/public-shapes.txt'), 'utf8').split('\n');
-const sources = new Set(lines.flatMap((line) => /^# ([\w.-]+): ./.exec(line)?.[1] ?? []));
-const rows = lines
-  .filter((line) => line !== '' && !line.startsWith('#'))
-  .map((line): Row => {
-    const [dialects = '', kind = '', limits = '', more = '', becomes = '', source = ''] = line
-      .split(' | ')
-      .map((cell) => cell.trim());
-    return { dialects, kind, limits, more, becomes, source };
-  });
-
-/** `m`, `s`, `c`: parts of the pod's metadata, its spec, and its container; `i`, `o`: init containers, and others. */
-function podOf({ limits, more }: Row): Pod {
-  const { m = {}, s = {}, c = {}, i, o = [] } = parse(more || '{}');
-  const main = { name: 'main', image: 'x', ...(limits !== '' && { resources: { limits: parse(limits) } }), ...c };
-  return { metadata: m, spec: { ...s, ...(i && { initContainers: i }), containers: [main, ...o] } };
-}
+import { ALLOWED, type Pod, podOf, type Row, rows, sources } from './shapes.ts';
 
 const KINDS: Readonly<Record<string, (pod: Pod) => object>> = {
   pod: (pod) => ({ kind: 'Pod', ...pod }),
@@ -70,7 +46,6 @@ function becomeOf(row: Row): string {
   const shares = only.containers.map(({ share }) => share?.meaning ?? 'no GPU').join(' + ');
   return `${shares}${warnings.length > 0 ? ', warned' : ''}`;
 }
-const ALLOWED = { allowMemoryIsolationOff: true, allowMemoryOvercommit: true, nvidiaReplicas: 4 };
 
 test('each system has its shapes, and each shape a source that is named', (t) => {
   t.true(rows.length >= 300, String(rows.length));

@@ -283,7 +283,7 @@ for (const [name, pod] of Object.entries(HOSTILE)) {
 }
 
 test('enough are refused and defused, and unpatched pods are dangerous to the judge', (t) => {
-  t.true(outcomes.refused >= 40 && outcomes.defused >= 15, JSON.stringify(outcomes));
+  t.true(outcomes.refused >= 60 && outcomes.defused >= 20, JSON.stringify(outcomes));
   const unseen = Object.entries(HOSTILE).filter(([, pod]) => dangersIn(pod).length === 0);
   // Amounts, and annotations without a share, are no danger by themselves.
   t.true(unseen.length < 10, unseen.map(([name]) => name).join());

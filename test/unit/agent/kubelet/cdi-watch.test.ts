@@ -204,13 +204,13 @@ test('an entry that is no file or a dangling link is ignored, whatever its name'
 test('half a file that reads as a whole one is not read while it is written', async (t) => {
   const at = folders(t);
   put(at.nvidia);
-  const { cdi } = start(t, at, { lookEveryMs: 20 });
+  const { cdi } = start(t, at, { lookEveryMs: 300 });
   const text = readFileSync(FIXTURE, 'utf8').replaceAll('575.57.08', '595.10');
   const lines = text.split('\n');
   const seen = new Set<string>();
   const reader = setInterval(() => seen.add(readFileSync(at.own, 'utf8')), 5);
   t.teardown(() => clearInterval(reader));
-  // In place, a piece at a time; each piece is a specification to a reader at that time.
+  // In place, a piece at a time, many between two looks; each piece is a specification to a reader at that time.
   for (let end = 100; end < lines.length; end += 40) {
     writeFileSync(at.nvidia, lines.slice(0, end).join('\n'));
     await new Promise((resolve) => setTimeout(resolve, 15));
