@@ -90,7 +90,8 @@ async function runExtender(scope: Teardown, cluster: StandIn, size: Size, note: 
   const times: number[] = [];
   const churning = setInterval(cluster.churn, 1000 / CHURN_PER_SECOND);
   const untilMs = performance.now() + size.seconds * 1000;
-  for (let pod = 0; performance.now() < untilMs; pod += 1)
+  // One for each GPU at most: a small cluster would be full before its time is over.
+  for (let pod = 0; performance.now() < untilMs && pod < 8 * size.nodes; pod += 1)
     times.push((await place(call, `pod-${pod}`, 256 + 128 * (pod % USUAL_SHAPES), names)).decidedMs);
   clearInterval(churning);
   note(`scale: ${times.length} pods, ${extender.peakMib()} MiB at most`);
