@@ -1,5 +1,6 @@
 // The way of a pod as its user sees it, on a real cluster: request in each dialect, admission, placement, limits,
-// metrics, and a stop when it exceeds its grant; and attempts to avoid that way. The tests are in pod-lifecycle/, on one cluster.
+// metrics, and a stop when it exceeds its grant; and attempts to avoid that way. The tests are in pod-lifecycle/, on one
+// cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { eventually } from '../support/native/node.ts';
