@@ -8,6 +8,7 @@ import { sendJson } from '../serving/http-server.ts';
 import type { Binder } from './bind.ts';
 import type { Decider, Filtered } from './decisions/filter-and-score.ts';
 import type { Fit, WantedPods } from './decisions/fits.ts';
+import type { DecideInLag } from './decisions/watch-lag.ts';
 import type { RoomMaker } from './evictions/make-room.ts';
 import type { Nominations } from './evictions/nominations.ts';
 import type { PreemptionPlanner } from './evictions/preemption.ts';
@@ -33,6 +34,7 @@ type ExtenderParts = {
   readonly podGroups: PodGroups;
   readonly gangs: Gangs;
   readonly nominations: Nominations;
+  readonly decideInLag: DecideInLag;
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
@@ -112,7 +114,8 @@ function noneOf(names: readonly string[], because: string): Filtered {
 type Answered = { readonly outcome: Outcome; readonly status?: number; readonly answer: object };
 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
-  async filter(value, { decider, binder, roomMaker, podGroups, gangs, nominations, notReadyReason }) {
+  async filter(value, parts) {
+    const { decider, binder, roomMaker, podGroups, gangs, nominations, decideInLag, notReadyReason } = parts;
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
@@ -126,19 +129,19 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     if (annotation !== undefined)
       binder.cacheRequest(podUid, { text: annotation, aspects, priority: preempting.priority });
     const place = () => gangs.place({ podUid, request: request.value, aspects }, names);
-    let held = place();
-    if (held?.ok && !(await gangs.confirm(podUid))) held = place();
-    if (held) {
-      const filtered = held.ok ? only(held.value) : noneOf(names, held.error);
-      return { outcome: held.ok ? 'ok' : 'refused', answer: filterResult(filtered, asked.value) };
-    }
-    const filtered = nominations.without(preempting, () => {
-      const fitting = decider.filter(request.value, names);
-      if (fitting.feasible.length > 0 && !roomMaker.holds(podUid)) return fitting;
-      // kube-scheduler binds to the nominated node, and bind evicts there.
-      const node = roomMaker.nominate(preempting, request.value, names);
-      return node === undefined ? fitting : only(node);
-    });
+    const decide = async (): Promise<Filtered> => {
+      let held = place();
+      if (held?.ok && !(await gangs.confirm(podUid))) held = place();
+      if (held) return held.ok ? only(held.value) : noneOf(names, held.error);
+      return nominations.without(preempting, () => {
+        const fitting = decider.filter(request.value, names);
+        if (fitting.feasible.length > 0 && !roomMaker.holds(podUid)) return fitting;
+        // kube-scheduler binds to the nominated node, and bind evicts there.
+        const node = roomMaker.nominate(preempting, request.value, names);
+        return node === undefined ? fitting : only(node);
+      });
+    };
+    const filtered = await decideInLag(decide, ({ feasible }) => feasible.length === 0);
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked.value) };
   },

@@ -14,6 +14,7 @@ import { createInFlightBindings } from './allocations/in-flight.ts';
 import { type BinderTimes, createBinder } from './bind.ts';
 import { createDecider } from './decisions/filter-and-score.ts';
 import { fitPods, type WantedPods } from './decisions/fits.ts';
+import { createDecideInLag } from './decisions/watch-lag.ts';
 import { watchDisruptionBudgets } from './evictions/disruption-budgets.ts';
 import { createRoomMaker } from './evictions/make-room.ts';
 import { createNominations, watchNominations } from './evictions/nominations.ts';
@@ -157,6 +158,7 @@ export function createParts(options: SchedulerOptions, metrics: SchedulerMetrics
   const closeWatches = () => Promise.all([closeBudgets(), nominated.close()]);
   return {
     ...{ decider, countFits, binder, planner, roomMaker, podGroups, gangs, nominations },
+    decideInLag: createDecideInLag(allocations),
     ...{ leadership, cluster, evictor, resizer, closeWatches },
   };
 }

@@ -16,6 +16,7 @@ import { demandOf } from '../../../src/placement/demand.ts';
 import { createInFlightBindings } from '../../../src/scheduler/allocations/in-flight.ts';
 import { createBinder } from '../../../src/scheduler/bind.ts';
 import { createDecider, type Decider } from '../../../src/scheduler/decisions/filter-and-score.ts';
+import { createDecideInLag } from '../../../src/scheduler/decisions/watch-lag.ts';
 import { budgetsOf } from '../../../src/scheduler/evictions/disruption-budgets.ts';
 import { createRoomMaker } from '../../../src/scheduler/evictions/make-room.ts';
 import { createNominations } from '../../../src/scheduler/evictions/nominations.ts';
@@ -217,6 +218,7 @@ async function extenderOn(scope: Teardown, allocations: Allocations): Promise<Re
       podGroups,
       gangs,
       nominations,
+      decideInLag: createDecideInLag(allocations),
       metrics,
       notReadyReason,
       logger,
