@@ -2,6 +2,7 @@
 // The program `cotenant`: the table of commands, how errors are shown (usage errors in one sentence, internal errors
 // with a stack), and what happens when the reader of standard output goes away.
 import { readFileSync } from 'node:fs';
+import { basename } from 'node:path';
 import { anyOf, type Command, parse, Refused, UsageError, usageOf } from './lib/command.ts';
 import { nearNames } from './lib/near.ts';
 import { untilSignal } from './lib/run-until-signal.ts';
@@ -48,6 +49,11 @@ async function overview(): Promise<string> {
 }
 
 async function main(args: readonly string[]): Promise<number> {
+  if (basename(process.argv[1] ?? '') === 'kubectl_complete-cotenant') {
+    const { completeForKubectl } = await import('./commands/maintenance/kubectl-completion.ts');
+    process.stdout.write(completeForKubectl(args, await loadAll()));
+    return 0;
+  }
   const [name, ...rest] = args;
   if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
     process.stdout.write(await overview());

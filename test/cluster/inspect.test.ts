@@ -189,7 +189,7 @@ function readsOwnNamespace(t: ExecutionContext, bed: Bed): void {
 function servesAsPlugin(t: ExecutionContext, bed: Bed, bin: string): void {
   const folder = join(bed.folder, 'plugins');
   mkdirSync(folder);
-  symlinkSync(MAIN, join(folder, 'kubectl-cotenant'));
+  for (const name of ['kubectl-cotenant', 'kubectl_complete-cotenant']) symlinkSync(MAIN, join(folder, name));
   const env = {
     KUBECONFIG: join(bed.folder, 'kubeconfig'),
     PATH: [folder, dirname(process.execPath), process.env.PATH].join(':'),
@@ -200,6 +200,7 @@ function servesAsPlugin(t: ExecutionContext, bed: Bed, bin: string): void {
   const table = kubectl('cotenant', 'inspect');
   t.is(table.code, 0, table.err);
   t.regex(table.out, /^Granted\/usable GPU memory: \d+\/45200 MiB /m);
+  t.is(kubectl('__complete', 'cotenant', 'get', '-o', 'y').out, 'yaml\n:4\n');
   t.like(JSON.parse(kubectl('cotenant', 'why', '-n', 'team', 'two', '-o', 'json').out), { state: 'running' });
 }
 

@@ -1,10 +1,10 @@
 // The completion scripts in real shells: bash of this machine, zsh and fish from Debian's packages, unpacked.
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { temporaryFolder } from '../../support/native/node.ts';
-import { cotenant } from '../../support/product/cli.ts';
+import { cotenant, MAIN } from '../../support/product/cli.ts';
 import { debianPackages, packagesFolder, type Wanted } from '../../support/toolchains/debian.ts';
 
 const WANTED: readonly Wanted[] = ['zsh', 'fish'].map((name) => ({ name, from: 'own', as: 'needs' }));
@@ -50,6 +50,29 @@ done`;
   for (const [index, [line, words]] of CASES.entries()) t.deepEqual(offered[index]?.split(' ').toSorted(), words, line);
   const wrong = cotenant('completion', 'tcsh');
   t.deepEqual([wrong.code, wrong.err], [2, 'cotenant: want one of bash, zsh, fish\n']);
+});
+
+test('kubectl gets commands, options and values of its plugin', (t) => {
+  const path = join(temporaryFolder(t), 'kubectl_complete-cotenant');
+  symlinkSync(MAIN, path);
+  const complete = (line: string) => {
+    const words = line.split(' ').slice(1);
+    const { stdout, stderr } = spawnSync(process.execPath, [path, ...words], { encoding: 'utf8' });
+    t.is(stderr, '', line);
+    const [directive, ...offered] = stdout.trimEnd().split('\n').toReversed();
+    return { directive, offered: offered.map((offer) => offer.split('\t')[0]?.replace('--output=', '')).toSorted() };
+  };
+  for (const [line, words] of CASES) t.deepEqual(complete(line), { directive: ':4', offered: [...words] }, line);
+  // Cobra's ShellCompDirectiveDefault: the shell offers files.
+  for (const line of [
+    'cotenant get --kubeconfig ',
+    'cotenant get --kubeconfig=',
+    'cotenant convert -f ',
+    'cotenant run ',
+  ])
+    t.deepEqual(complete(line), { directive: ':0', offered: [] }, line);
+  for (const line of ['cotenant nothing ', 'cotenant get -o x', 'cotenant get --none='])
+    t.deepEqual(complete(line), { directive: ':4', offered: [] }, line);
 });
 
 const shells = debianPackages(packagesFolder('shells', WANTED), WANTED, (line) => console.error(line));

@@ -11,7 +11,8 @@ export const completion: Command = {
   summary: 'Prints the script with which bash, zsh or fish completes commands, options and values.',
   usage: 'bash | zsh | fish',
   options: {},
-  notes: 'In ~/.bashrc: source <(cotenant completion bash). Of kubectl cotenant nothing is completed.',
+  notes:
+    'In ~/.bashrc: source <(cotenant completion bash). For kubectl cotenant: a link kubectl_complete-cotenant to this program on the PATH.',
   takesOperands: true,
   async run({ operands }: Parsed, all) {
     const [shell, ...rest] = operands;
@@ -23,7 +24,7 @@ export const completion: Command = {
 };
 
 /** What stands after a command without being an option. */
-const OPERANDS: Readonly<Record<string, readonly string[]>> = {
+export const OPERANDS: Readonly<Record<string, readonly string[]>> = {
   completion: NAMES,
   docker: ['run'],
   podman: ['run'],
@@ -31,13 +32,13 @@ const OPERANDS: Readonly<Record<string, readonly string[]>> = {
   driver: ['release', 'take', 'status', 'clear-xid'],
 };
 
-const optionsOf = ({ options }: Command): readonly (readonly [string, Option])[] =>
+export const optionsOf = ({ options }: Command): readonly (readonly [string, Option])[] =>
   Object.entries({ ...options, help: HELP });
 const spelled = (name: string, { short }: Option): readonly string[] => [
   `--${name}`,
   ...(short === undefined ? [] : [`-${short}`]),
 ];
-const isPath = ({ value }: Option): boolean => value === 'FILE' || value === 'FOLDER';
+export const isPath = ({ value }: Option): boolean => value === 'FILE' || value === 'FOLDER';
 
 function bash(commands: readonly Command[]): readonly string[] {
   const caseOf = (command: Command): readonly string[] => {
