@@ -6,7 +6,7 @@ import { parsePodRequest } from '../../api/request-annotation.ts';
 import { ownsKey, ownsResource } from '../../request/dialects/dialect.ts';
 import { FOREIGN_DIALECTS } from '../../request/dialects/index.ts';
 import { age, askedByPod, mib, oneLine } from '../lib/text.ts';
-import { grantCauses, quotaEvents, reliefCauses, stopsOf } from './explain-started-pod.ts';
+import { grantCauses, neighborCauses, quotaEvents, reliefCauses, stopsOf } from './explain-started-pod.ts';
 import { type Cause, cause, eventMs, newestFirst, type PodFacts, sentence } from './explanation.ts';
 import { largestFree } from './inventory.ts';
 import { conditionOf, countOfEvent, type Event, hasEnded, type Pod, statusesOf, timeOfEvent } from './objects.ts';
@@ -75,7 +75,7 @@ export function explain(all: PodFacts, nowMs: number): Explanation {
   }
   if (statusesOf(pod).some(({ state }) => state?.running)) {
     const headline = `${podName} runs on node ${nodeName}.`;
-    return whole('running', headline, got, reliefCauses(facts), stops, nodeCauses(facts));
+    return whole('running', headline, got, reliefCauses(facts), neighborCauses(facts), stops, nodeCauses(facts));
   }
   const headline = `${podName} is bound to node ${nodeName} and waits: none of its containers runs.`;
   const past = newestFirst([...mountCauses(facts), ...stops]);

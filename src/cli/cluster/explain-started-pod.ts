@@ -14,7 +14,7 @@ import {
   timeOfEvent,
   writerOfEvent,
 } from './objects.ts';
-import { useOn } from './use.ts';
+import { type ContainerUse, useOn } from './use.ts';
 
 /** Reasons of the agent's Events: overuse and its end, a refused change of compute, missing GPUs. */
 const AGENT_EVENTS = [
@@ -48,7 +48,9 @@ export function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[]
       });
       const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
       const fence = seen?.fence === undefined ? '' : `, and ${fenceText(seen.fence)}`;
-      const off = container.memoryIsolation === 'off' ? '; memory isolation is off, as it requested' : '';
+      const more = seen?.aboveGrantBytes;
+      const above = more ? `: it holds ${mib(more)} more than its grant, which others on that GPU may lack` : '';
+      const off = container.memoryIsolation === 'off' ? `; memory isolation is off, as it requested${above}` : '';
       const amounts = `${mib(gpu.memoryBytes)}${limit}${cores}`;
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
     }),
@@ -65,6 +67,22 @@ export function reliefCauses({ namespace, name, use }: PodFacts): Cause[] {
       `${container} had ${launches} on ${gpuUuid} let go before its share allowed it, ` +
       'as its work in flight might wait for them; what they use delays its later launches.';
     return [{ reason: 'launches-relieved', text }];
+  });
+}
+
+/** Memory that a container may lack within its grant, because others on its GPU are not held to theirs. */
+export function neighborCauses({ namespace, name, use }: PodFacts): Cause[] {
+  if (!use?.known) return [];
+  const isOwn = (one: ContainerUse) => one.namespace === namespace && one.pod === name;
+  return use.containers.filter(isOwn).flatMap(({ container, gpuUuid }) => {
+    const taken = use.containers
+      .filter((one) => one.gpuUuid === gpuUuid && !isOwn(one))
+      .reduce((sum, { aboveGrantBytes = 0 }) => sum + aboveGrantBytes, 0);
+    if (taken === 0) return [];
+    const text =
+      `Containers of other pods on ${gpuUuid}, whose memory isolation is off, hold ${mib(taken)} more than their ` +
+      `grants: allocations of ${container} may fail within its grant.`;
+    return [{ reason: 'neighbors-above-grant', text }];
   });
 }
 

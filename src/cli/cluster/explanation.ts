@@ -28,7 +28,7 @@ export type PodFacts = {
 
 export type Cause = {
   readonly at?: string;
-  readonly reason?: 'launches-relieved' | 'held-by-gone-pod';
+  readonly reason?: 'launches-relieved' | 'neighbors-above-grant' | 'held-by-gone-pod';
   readonly text: string;
 };
 /** Causes without a time are present facts. */

@@ -13,6 +13,8 @@ export type ContainerUse = {
   /** Of the GPU's compute, 0 to 1. */
   readonly smRatio?: number;
   readonly fence?: string;
+  /** More than its grant, where memory isolation is off; absent: none, or unknown. */
+  readonly aboveGrantBytes?: number;
   /** Its launches that were let go, as work in flight might wait for them; absent: none. */
   readonly relieved?: number;
   readonly enforcement?: EffectiveMode;
@@ -56,6 +58,8 @@ export function useOf({ self, devices, containers, foreign }: Snapshot): Use {
       ...{ namespace, pod, container, gpuUuid, fence, enforcement },
       ...given({
         usedBytes: one.memoryKnown ? one.usedBytes : undefined,
+        aboveGrantBytes:
+          !one.isolateMemory && one.memoryKnown ? Math.max(0, one.usedBytes - one.limitBytes) || undefined : undefined,
         smRatio: one.smPercent === undefined ? undefined : one.smPercent / 100,
         relieved: compute?.relieved || undefined,
       }),

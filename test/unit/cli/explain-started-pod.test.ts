@@ -1,5 +1,6 @@
 // Why a pod that has started is as it is: it runs, was stopped, has ended, or is being deleted.
 import test from 'ava';
+import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
 import type { KnownUse } from '../../../src/cli/cluster/use.ts';
@@ -58,6 +59,25 @@ const use = (fence: string, relieved?: number): KnownUse => ({
 });
 
 const running = recorded('running');
+const isolationOff = withMetadata(running.pod, {
+  annotations: {
+    ...running.pod.metadata.annotations,
+    [GRANT_ANNOTATION]: running.pod.metadata.annotations?.[GRANT_ANNOTATION]?.replace('"on"', '"off"') ?? '',
+  },
+});
+const above = (known: KnownUse, mib: number): KnownUse => ({
+  ...known,
+  containers: known.containers.map((one) => ({ ...one, aboveGrantBytes: mib * 2 ** 20 })),
+});
+/** Own use, and that of other pods without memory isolation, two of them on the same GPU. */
+const beside = (...aboveMib: readonly number[]): KnownUse => {
+  const [own] = use('interposer').containers;
+  const others = aboveMib.map((mib, index) => ({
+    ...{ namespace: 'other', pod: `free-${index}`, container: 'main', gpuUuid: index < 2 ? GPU : 'GPU-else' },
+    ...{ fence: 'none', aboveGrantBytes: mib * 2 ** 20 },
+  }));
+  return { ...use('interposer'), containers: [...(own ? [own] : []), ...others] };
+};
 const onGpu = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPU})`;
 
 const CASES: readonly Case[] = [
@@ -76,6 +96,25 @@ const CASES: readonly Case[] = [
       'team/train runs on node node-1.',
       granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
       `  main had 12 launches on ${GPU} let go before its share allowed it, as its work in flight might wait for them; what they use delays its later launches.`,
+    ],
+  ],
+  [
+    'a pod beside others that hold more than their grants, as their memory isolation is off',
+    facts('running', { agents: [ready], use: beside(200, 100, 5000) }),
+    [
+      'team/train runs on node node-1.',
+      granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
+      `  Containers of other pods on ${GPU}, whose memory isolation is off, hold 300 MiB more than their grants: allocations of main may fail within its grant.`,
+    ],
+  ],
+  [
+    'a pod whose memory isolation is off, and that holds more than its grant',
+    facts('running', { pod: isolationOff, agents: [ready], use: above(use('none'), 300) }),
+    [
+      'team/train runs on node node-1.',
+      granted(
+        `${onGpu(4096)}; it uses 3320 MiB, and its limit is not enforced; memory isolation is off, as it requested: it holds 300 MiB more than its grant, which others on that GPU may lack.`,
+      ),
     ],
   ],
   [

@@ -314,6 +314,14 @@ test('use is read from the snapshot that the agent publishes', (t) => {
     use.foreign.map(({ pod: name, usedBytes }) => [name, usedBytes]),
     exampleSnapshot.foreign.map((one) => [one.pod, one.usedBytes]),
   );
+  const aboveOf = (more: Partial<typeof exampleContainer>) => {
+    const above = { ...exampleContainer, usedBytes: exampleContainer.limitBytes + MIB, ...more };
+    return (useOf({ ...exampleSnapshot, containers: [above] }) as KnownUse).containers[0]?.aboveGrantBytes;
+  };
+  t.is(aboveOf({ isolateMemory: false }), MIB);
+  t.is(aboveOf({ isolateMemory: true }), undefined, 'tolerated, or stopped');
+  t.is(aboveOf({ isolateMemory: false, memoryKnown: false }), undefined);
+  t.is(aboveOf({ isolateMemory: false, usedBytes: 0 }), undefined);
   const unknown = { ...exampleContainer, memoryKnown: false, smPercent: undefined };
   const [container] = (useOf({ ...exampleSnapshot, containers: [unknown] }) as KnownUse).containers;
   t.false('usedBytes' in (container ?? {}));
