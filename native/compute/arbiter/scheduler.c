@@ -192,6 +192,12 @@ static bool is_finishing(const struct cot_arbiter *arbiter, struct cot_member *h
            now_ns - holder->finishing_ns < arbiter->tuning.overrun_quanta * arbiter->tuning.quantum_ns;
 }
 
+/* The gate counts all time of its work. Time that other work had beside it was not charged: the turn goes on. */
+static bool has_used_terms(const struct cot_member *holder) {
+    const struct cot_digest *digest = &holder->digest;
+    return digest->waiting && digest->used_ns + digest->pending_ns >= holder->terms.limit_ns;
+}
+
 static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct cot_round *round) {
     struct cot_member *holder = cot_holder(gpu);
     struct cot_member *other = cot_next_member(arbiter, gpu, holder, round);
@@ -249,12 +255,13 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
         revoke_gpu(arbiter, holder, round);
         return;
     }
+    bool depth_changed = holder->terms.depth_ns != cot_depth_for(arbiter, gpu, holder);
     if (stays) keep_alone(arbiter, gpu, holder);
-    else if (holder->terms.rate_ppm != 0 || holder->terms.depth_ns != cot_depth_for(arbiter, gpu, holder))
+    else if (holder->terms.rate_ppm != 0 || depth_changed || has_used_terms(holder))
         cot_order_turn(arbiter, gpu, holder, left);
-    uint64_t check = now + COT_POLL_NS;
-    if (cot_is_idle(holder) && holder->idle_ns) check = holder->idle_ns + arbiter->tuning.idle_ns;
-    cot_wake_by(round, check);
+    uint64_t idle_ends = cot_is_idle(holder) && holder->idle_ns ? holder->idle_ns + arbiter->tuning.idle_ns : 0;
+    if (idle_ends > now) cot_wake_by(round, idle_ends);
+    else if (other || !cot_is_idle(holder)) cot_wake_by(round, now + COT_POLL_NS);
 }
 
 /* A high-priority container launches behind the work that is still in flight, without waiting for the report of its

@@ -37,6 +37,8 @@ const CASES = {
     ['drain', "at the bound of another's wait the holder has a quantum to drain"],
     ['processes', 'containers that share the GPU owe by how many processes share it'],
     ['corrected', 'the limit of a container in debt follows a corrected charge'],
+    ['terms', 'a turn beside work that does not end goes on by what it is charged'],
+    ['unused', 'a GPU that is held and not used costs the arbiter no decisions'],
     ['joined', 'a process that joins makes the launches that work in flight waits for'],
     ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],

@@ -22,6 +22,14 @@ test('programs that end without a gate go on with one, whatever waits for what',
   t.true(result.beyond <= MOST_BEYOND_RATIO * SCENARIOS, last);
 });
 
+// A turn beside work that does not end, with nothing to end it, went on without a launch for as long as that work.
+test('turns beside work that does not end go on', (t) => {
+  for (const seed of ['762', '5052', '6135', '6201', '6453', '6662', '8316']) {
+    const { status, stdout } = spawnSync(join(BUILD, 'tests/progress'), [seed, '1', String(MOST_PERCENT)]);
+    t.is(status, 0, `${stdout}`);
+  }
+});
+
 // Before time passed between two turns of gangs, the arbiter never came to an end of its decisions.
 test('gangs that come before one another on different GPUs take turns', (t) => {
   for (const seed of ['2794', '5102', '7515']) {

@@ -103,6 +103,42 @@ static void corrected_case(void) {
     CHECK(left - member->credit_ns < (int64_t)(3 * MS) && member->credit_ns - left < (int64_t)(3 * MS));
 }
 
+static void wait_and_run(struct container *of, uint64_t length) {
+    struct cot_launch launch;
+    uint64_t since = now;
+    while (!ask(of, 0, 7, &launch)) {
+        pass(1);
+        CHECK(now - since < 100 * MS);
+    }
+    struct cot_batch batch = {0};
+    cot_batch_add(&of->gates[0], &batch, &launch, now);
+    since = now;
+    pass(length / MS);
+    now += length % MS;
+    end(of, 0, &batch, since);
+    decide();
+}
+
+/* Beside work that does not end a container is charged for half of the time that its own work takes. Its turn goes on
+ * by what it was charged, although the gate has counted all of that time, and no other container waits. */
+static void terms_case(void) {
+    static const struct cot_share capped = {.guarantee_ppm = 500000, .limit_ppm = 800000};
+    struct container *one = add(2, capped), *two = add(1, soft);
+    struct cot_launch launch;
+    ask(two, 0, 8, &launch);
+    decide();
+    go(two, 0, 8);
+    for (int i = 0; i < 20; i++) wait_and_run(one, 5 * MS);
+}
+
+/* GPUs that a container holds together and does not use are no reason to decide again at once. */
+static void unused_case(void) {
+    struct container *one = add(2, half);
+    for (int i = 0; i < 10; i++) wait_and_run(one, 200 * US);
+    pass(2);
+    CHECK(granted(one, 1) && decision.next_ns == now + COT_LEASE_PAGE_HEARTBEAT_NS);
+}
+
 /* A process that joins while work of another one is in flight counts from before that work: it may launch what that
  * work waits for, whatever the credit, and no more. */
 static void joined_case(void) {
@@ -154,8 +190,9 @@ static void batch_case(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct named_case cases[] = {{"kept", kept_case},           {"drain", drain_case},
-                                              {"processes", processes_case}, {"corrected", corrected_case},
-                                              {"joined", joined_case},       {"batch", batch_case}};
+    static const struct named_case cases[] = {
+        {"kept", kept_case},   {"drain", drain_case},   {"processes", processes_case}, {"corrected", corrected_case},
+        {"terms", terms_case}, {"unused", unused_case}, {"joined", joined_case},       {"batch", batch_case},
+    };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
