@@ -70,6 +70,7 @@ export async function startPrometheus(
     ruleFiles = {},
     recorded,
     blocks,
+    program = pathOf(findPrometheus()),
   }: {
     /** Contents of prometheus.yml, without rule_files. */
     readonly configuration?: Readonly<Record<string, unknown>>;
@@ -79,6 +80,8 @@ export async function startPrometheus(
     readonly recorded?: string;
     /** A folder with a Prometheus database. */
     readonly blocks?: string;
+    /** Another version than that of this machine. */
+    readonly program?: string;
   },
 ): Promise<RunningPrometheus> {
   const folder = temporaryFolder(t);
@@ -106,7 +109,7 @@ export async function startPrometheus(
     `--web.listen-address=127.0.0.1:${port}`,
     '--log.level=warn',
   ];
-  const child = spawn(pathOf(findPrometheus()), flags, { cwd: folder, stdio: ['ignore', 'ignore', 'pipe'] });
+  const child = spawn(program, flags, { cwd: folder, stdio: ['ignore', 'ignore', 'pipe'] });
   const said: string[] = [];
   child.stderr.on('data', (part: Buffer) => said.push(String(part)));
   const exited = once(child, 'exit');
