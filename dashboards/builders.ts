@@ -97,6 +97,9 @@ const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
 export const top = (count: number, expr: string): string =>
   `(${expr}) and topk(${count}, max_over_time((${expr})[$__range:$__interval] @ end()))`;
 
+/** What the series that `top` leaves out add up to, so that a stack is whole. */
+export const others = (count: number, expr: string): string => `clamp_min(sum(${expr}) - sum(${top(count, expr)}), 0)`;
+
 export type Link = { build(): DashboardLink };
 
 /** A link from a value to another board: with the data source, the job, the time range, and these variables. */

@@ -30,7 +30,7 @@ const USED = ofGpus('cotenant_container_memory_used_bytes');
 const LIMIT = ofGpus('cotenant_container_memory_limit_bytes');
 const GRANTED = ofGpus('cotenant_device_memory_allocated_bytes');
 const line = (title: string, unit: string, expr: string, is: string): Panel =>
-  graph(title, is, { span: 12, unit, links: [toNode] }, [perGpu(expr), GPU_LEGEND]);
+  graph(title, is, { span: 24, unit, links: [toNode] }, [perGpu(expr), GPU_LEGEND]).height(7);
 
 const STATE = answers(
   {

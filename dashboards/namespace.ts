@@ -2,9 +2,11 @@
 import { boardOf, stopMarks, variable } from './board.ts';
 import {
   answers,
+  color,
   graph,
   line,
   ORANGE_FROM_ONE,
+  others,
   type Panel,
   row,
   rowLinks,
@@ -88,23 +90,25 @@ const UTILIZATION: readonly Panel[] = [
   row('Used and wasted'),
   graph(
     'Memory by container',
-    'Memory of the largest containers as the driver reports it, stacked. Line: sum of the grants. The gap is wasted: no other container can have it.',
+    'Memory of the largest containers as the driver reports it, and of all others together, stacked. Line: sum of the grants. The gap is wasted: no other container can have it.',
     { span: 12, unit: 'bytes', as: 'stack', links: [toContainer] },
-    [top(6, by(USED)), SHORT],
+    [top(4, by(USED)), SHORT],
+    [others(4, by(USED)), 'others', [color('text')]],
     [`sum(${LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Compute by container',
-    'Compute of the containers with the most, in GPUs, stacked. Line: sum of the compute grants.',
+    'Compute of the containers with the most, and of all others together, in GPUs, stacked. Line: sum of the compute grants.',
     { span: 12, unit: 'short', as: 'stack', links: [toContainer] },
-    [top(6, by(COMPUTE)), SHORT],
+    [top(4, by(COMPUTE)), SHORT],
+    [others(4, by(COMPUTE)), 'others', [color('text')]],
     [`sum(${COMPUTE_LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Granted but unused',
     'Memory that was granted and is not used, of the containers with the most.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(6, by(`clamp_min(${LIMIT} - ${USED}, 0)`)), SHORT],
+    [top(4, by(`clamp_min(${LIMIT} - ${USED}, 0)`)), SHORT],
   ),
   table(
     'Most compute in 24 hours',

@@ -15,6 +15,7 @@ import {
   ORANGE_FROM_ONE,
   ofGpus,
   ofTarget,
+  others,
   type Panel,
   property,
   RED_FROM_ONE,
@@ -122,7 +123,7 @@ const NODE = answers(
   },
 );
 
-/** Legends of four pods and four sums fit. */
+/** Legends of four pods and five sums fit. */
 const EACH_HEIGHT = 11;
 
 /** One part for each GPU, so that its containers have colors of their own. */
@@ -131,9 +132,10 @@ const EACH_GPU: readonly Panel[] = [
   // All memory that the driver reports as used: of containers with and without a grant, and the unattributed rest.
   graph(
     'Memory by container',
-    'Memory of the largest containers as the driver reports it, stacked. "no grant": containers without a grant. "unattributed": memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPU. Normal: below the grants.',
+    'Memory of the largest containers as the driver reports it, and of all others together, stacked. "no grant": containers without a grant. "unattributed": memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPU. Normal: below the grants.',
     { span: 9, unit: 'bytes', as: 'stack', links: [toContainer] },
     [top(4, byContainer(USED)), SHORT_WHO],
+    [others(4, byContainer(USED)), 'others', [color('text')]],
     [`sum(${ofGpus('cotenant_foreign_memory_used_bytes')})`, 'no grant', [color('red')]],
     [
       `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`,
@@ -145,9 +147,10 @@ const EACH_GPU: readonly Panel[] = [
   ).height(EACH_HEIGHT),
   graph(
     'Compute by container',
-    'Fraction of the GPU that the kernels of each container used, of those with the most, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
+    'Fraction of the GPU that the kernels of each container used, of those with the most and of all others together, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
     { span: 9, unit: 'percentunit', as: 'stack', links: [toContainer] },
     [top(4, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
+    [others(4, byContainer(rate('cotenant_container_sm_seconds_total'))), 'others', [color('text')]],
     [`sum(${rate('cotenant_foreign_sm_seconds_total')})`, 'no grant', [color('red')]],
     [`sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`, 'granted', line('orange')],
   ).height(EACH_HEIGHT),

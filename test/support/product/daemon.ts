@@ -32,6 +32,8 @@ export type Daemon = {
 
 export type DaemonOptions = {
   readonly env?: Readonly<Record<string, string>>;
+  /** Further options of its command line; the last one of a name counts. */
+  readonly args?: readonly string[];
   /** Where the program is installed; by default the repository. */
   readonly root?: string;
   readonly readyMs?: number;
@@ -49,7 +51,8 @@ async function freePort(): Promise<number> {
 async function startDaemon(t: Teardown, args: readonly string[], options: DaemonOptions): Promise<Daemon> {
   const healthPort = await freePort();
   const begunMs = performance.now();
-  const command = [mainOf(options.root), ...args, '--port', '0', '--health-port', String(healthPort)];
+  const ports = ['--port', '0', '--health-port', String(healthPort)];
+  const command = [mainOf(options.root), ...args, ...ports, ...(options.args ?? [])];
   const child = spawn(process.execPath, command, {
     env: { ...process.env, ...options.env },
     stdio: ['ignore', 'ignore', 'pipe'],

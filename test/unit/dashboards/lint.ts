@@ -202,10 +202,11 @@ function requiredVariable(board: Board, name: string, label: string): readonly s
 
 /** Bounded by topk, by an aggregation without labels, or by a label with few values. */
 function mostSeries(expr: string): number {
+  if (/^(?:clamp_min\()?(?:sum|max|min|count|avg)\(/.test(expr)) return 1;
   const first = Number(/(?:top|bottom)k\((\d+), /.exec(expr)?.[1] ?? 0);
   if (first > 0) return first;
   const by = /^(?:sum|max|min|count) by \(([\w, ]+)\)/.exec(expr)?.[1] ?? /sum by \(le, (\w+)\)/.exec(expr)?.[1];
-  if (by === undefined) return /^(?:sum|max|min|count|avg)\(/.test(expr) ? 1 : Number.POSITIVE_INFINITY;
+  if (by === undefined) return Number.POSITIVE_INFINITY;
   return by.split(', ').reduce((product, label) => product * (VALUES_OF[label] ?? Number.POSITIVE_INFINITY), 1);
 }
 
