@@ -149,17 +149,20 @@ async function measureExtender(scope: Teardown, size: Size, note: (text: string)
     },
   ];
   await extender.stop();
+  const listedMs = await bindAfterList(scope, cluster);
+  note(`scale: the first bind took ${Math.round(firstBindMs)} ms, with a list ${Math.round(listedMs)} ms`);
   rows.push({
     name: 'scale.extender.first_bind_ms',
     value: firstBindMs,
     unit: 'ms',
-    reference: { value: await bindAfterList(scope, cluster), what: 'with a list of all bound pods' },
+    reference: { value: listedMs, what: 'with a list of all bound pods' },
   });
   return rows;
 }
 
 /** Reviews of pods of many namespaces, some of them as large as an API server takes them. */
-async function measureWebhook(scope: Teardown, reviews: number): Promise<Row> {
+async function measureWebhook(scope: Teardown, reviews: number, note: (text: string) => void): Promise<Row> {
+  note(`scale: the webhook answers ${reviews} reviews`);
   const webhook = await startWebhook(scope, { root: imageHome(scope) });
   const call = caller(scope, webhook.url);
   for (let index = 0; index < reviews; index += 1) {
@@ -181,7 +184,7 @@ const SETTLED_S = 20;
 /** As kube-apiserver sends them. */
 const BOOKMARK_MS = 60_000;
 
-async function measureAgent(scope: Teardown, quick: boolean): Promise<Row[]> {
+async function measureAgent(scope: Teardown, quick: boolean, note: (text: string) => void): Promise<Row[]> {
   const cluster = await startStandIn(scope, { nodes: 10, pods: 100, shares: 0 });
   const file = join(temporaryFolder(scope), 'kubeconfig');
   writeFileSync(file, cluster.config.exportConfig());
@@ -200,6 +203,7 @@ async function measureAgent(scope: Teardown, quick: boolean): Promise<Row[]> {
   const before = totals();
   const bookmarks = setInterval(cluster.bookmark, BOOKMARK_MS);
   const seconds = quick ? 10 : 320;
+  note(`scale: an idle agent is watched for ${seconds} s`);
   await delay(seconds * 1000);
   clearInterval(bookmarks);
   const after = totals();
@@ -233,8 +237,8 @@ export const scale: Bench = {
     for (const size of sizes.slice(-1)) rows.push(...(await measureExtender(scope, size, note)));
     return [
       ...rows,
-      await measureWebhook(scope, quick ? QUICK_REVIEWS : REVIEWS),
-      ...(await measureAgent(scope, quick)),
+      await measureWebhook(scope, quick ? QUICK_REVIEWS : REVIEWS, note),
+      ...(await measureAgent(scope, quick, note)),
     ];
   },
 };
