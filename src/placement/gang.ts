@@ -21,7 +21,7 @@ const GROUP_LABELS = [
   'jobset.sigs.k8s.io/jobset-name',
 ] as const;
 /** Larger groups are placed pod by pod: all pods of a group are placed in one step, in which no other pod is. */
-const MOST_PODS = 1000;
+const MOST_PODS = 5000;
 
 type Metadata = { readonly namespace?: string; readonly labels?: Readonly<Record<string, string>> };
 

@@ -38,6 +38,11 @@ export type Decider = {
     request: ParsedRequest,
     nodes: readonly string[],
   ): readonly { readonly Host: string; readonly Score: number }[];
+  /**
+   * Asks for the best of these nodes again and again, while pods of a few kinds are allocated: looks only at nodes that
+   * changed since the same kind was asked for, and learns from none of those pods. Undefined: none can take the pod.
+   */
+  bestOf(nodes: readonly string[]): (request: ParsedRequest) => string | undefined;
   /** The size of the cache. */
   readonly cached: { readonly requests: number; readonly decisions: number };
 };
@@ -67,9 +72,9 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   /** `pods`: how many held shares then. */
   let learned: { readonly worth: Fragmentation; readonly pods: number } | undefined;
 
-  /** Learned anew when the number of pods has changed by so much, which voids the cache. */
-  const worthFor = (request: ParsedRequest['request']): Fragmentation | undefined => {
-    if ((request.placement ?? defaultPlacement) !== 'fragmentation') return undefined;
+  const learns = ({ placement }: ParsedRequest['request']) => (placement ?? defaultPlacement) === 'fragmentation';
+  /** Learns anew when the number of pods has changed by so much, which voids the cache. */
+  const learn = (): Fragmentation => {
     const change = Math.abs(allocations.pods - (learned?.pods ?? 0));
     if (!learned || change > LEARN_AFTER + learned.pods / 4) {
       learned = { worth: learnWorkload(allocations), pods: allocations.pods };
@@ -77,6 +82,8 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     }
     return learned.worth;
   };
+
+  const worthFor = (request: ParsedRequest['request']) => (learns(request) ? (learned?.worth ?? learn()) : undefined);
 
   const place = (request: ParsedRequest['request'], node: string): PodPlacement => {
     const placeable = allocations.placeableNode(node);
@@ -95,9 +102,12 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     return { node, first, second, tie: hashOf(node), rank: -1 };
   };
 
-  const decideAll = ({ request, key }: ParsedRequest, nodes: readonly string[]): DecidedNodes => {
-    worthFor(request);
-    return cache.decideAll(key, nodes, (node) => decide(request, node));
+  const decideKnown = ({ request, key }: ParsedRequest, nodes: readonly string[]): DecidedNodes =>
+    cache.decideAll(key, nodes, (node) => decide(request, node));
+
+  const decideAll = (request: ParsedRequest, nodes: readonly string[]): DecidedNodes => {
+    if (learns(request.request)) learn();
+    return decideKnown(request, nodes);
   };
 
   return {
@@ -139,6 +149,21 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
         Host: one.node,
         Score: 'rank' in one ? scoreOfRank(one === best ? 0 : one.rank, order.length) : 0,
       }));
+    },
+    bestOf(nodes) {
+      const among = new Set(nodes);
+      /** By the request's key. */
+      const asked = new Map<string, { readonly version: number; readonly order: DecidedNodes['order'] }>();
+      return (request) => {
+        if (asked.size === 0 && learns(request.request)) learn();
+        const before = asked.get(request.key);
+        const changed = before && allocations.changedSince(before.version);
+        let { order } = decideKnown(request, changed ? [...changed].filter((node) => among.has(node)) : nodes);
+        // The cache has dropped what was decided about the others.
+        if (before && order !== before.order) order = decideKnown(request, nodes).order;
+        asked.set(request.key, { version: allocations.version, order });
+        return order.find(({ node }) => among.has(node))?.node;
+      };
     },
     get cached() {
       return cache.size;

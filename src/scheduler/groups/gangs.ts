@@ -8,7 +8,7 @@ import { demandOf } from '../../placement/demand.ts';
 import type { SizedGang } from '../../placement/gang.ts';
 import type { InFlightBindings } from '../allocations/in-flight.ts';
 import type { Decider, ParsedRequest, PodAspects } from '../decisions/filter-and-score.ts';
-import { bestNode, nearestMiss } from '../decisions/fits.ts';
+import { nearestMiss } from '../decisions/fits.ts';
 
 export type GangPod = { readonly podUid: string; readonly request: ParsedRequest; readonly aspects: PodAspects };
 
@@ -61,6 +61,8 @@ type Group = {
   readonly seen: Map<string, GangPod & { readonly atMs: number }>;
   /** UIDs of those for which GPUs are allocated. */
   readonly held: Set<string>;
+  /** Why it did not fit at once, by the kind of the pod that was asked for, which is placed first. */
+  readonly refused: Map<string, { readonly at: string; readonly because: string }>;
   heldUntilMs: number;
   isConfirmed: boolean;
   /** How often in turn GPUs were held in vain: for HELD_MS without a binding, or for pods of which nothing was known. */
@@ -73,6 +75,10 @@ export function createGangs(parts: GangParts): Gangs {
   const { allocations, now = () => performance.now() } = parts;
   /** Least recently seen first. */
   const groups = new Map<string, Group>();
+  /** Versions of the allocations that came from groups that did not fit: all was as before after each. */
+  let tries = 0;
+  /** Equal while nothing has changed that decides whether the group fits. */
+  const stateFor = (group: Group): string => `${allocations.version - tries} ${group.seen.size}`;
 
   const expire = (): void => {
     const nowMs = now();
@@ -135,12 +141,24 @@ export function createGangs(parts: GangParts): Gangs {
         return err(
           waitText(sized, `its pods ask for ${kinds} different shares; at most ${MOST_KINDS} are placed at once`),
         );
-      const all = [...allocations.nodeNames()];
-      const held = hold(parts, group, wanted, (podUid) => (podUid === pod.podUid ? nodes : all));
+      // Each of a thousand pods is asked for whenever something changes.
+      const refused = group.refused.get(pod.request.key);
+      if (refused?.at === stateFor(group)) return err(refused.because);
+      const { version } = allocations;
+      const held = hold(parts, group, wanted, nodes);
       if (!held.ok) {
-        const fit = there + held.error.count;
-        return err(waitText(sized, `${fit} of its ${sized.size} pods fit at once; the next one: ${held.error.lacks}`));
+        tries += allocations.version - version;
+        const { count, lacks } = held.error;
+        const because = waitText(
+          sized,
+          `${there + count} of its ${sized.size} pods fit at once; the next one: ${lacks}`,
+        );
+        if (group.refused.size > MOST_KINDS) group.refused.clear();
+        // Where the first one lacks a node, another of its kind may be asked for with other nodes.
+        if (count > 0) group.refused.set(pod.request.key, { at: stateFor(group), because });
+        return err(because);
       }
+      group.refused.clear();
       prolong(group);
       group.isConfirmed = false;
       return ok(allocations.allocationOf(pod.podUid)?.nodeName ?? '');
@@ -186,20 +204,24 @@ function free({ allocations, inFlight }: GangParts, group: Group, podUid: string
   allocations.release(podUid);
 }
 
-/** Allocates for all of these pods or for none; an error says how many fit and what the next one lacks. */
+/**
+ * Allocates for all of these pods or for none; an error says how many fit and what the next one lacks. `nodes`: for the
+ * first pod; the others may get any.
+ */
 function hold(
   parts: GangParts,
   group: Group,
   pods: readonly GangPod[],
-  nodesOf: (podUid: string) => readonly string[],
+  nodes: readonly string[],
 ): Result<void, { readonly count: number; readonly lacks: string }> {
   const { allocations, inFlight, decider } = parts;
+  const all = [...allocations.nodeNames()];
+  const [bestForFirst, bestOfAll] = [decider.bestOf(nodes), decider.bestOf(all)];
   for (const [count, { podUid, request, aspects }] of pods.entries()) {
-    const nodes = nodesOf(podUid);
-    const node = bestNode(request, nodes, decider);
+    const node = (count === 0 ? bestForFirst : bestOfAll)(request);
     const placed = node === undefined ? undefined : decider.on(request, node);
     if (node === undefined || !placed?.ok) {
-      const lacks = nearestMiss(request, nodes, decider);
+      const lacks = nearestMiss(request, count === 0 ? nodes : all, decider);
       for (const before of pods.slice(0, count)) free(parts, group, before.podUid);
       return err({ count, lacks });
     }
@@ -223,7 +245,15 @@ function boundOf(allocations: Allocations, key: string, group: Group): number {
 }
 
 const newGroup = (): Group => ({
-  ...{ seen: new Map(), held: new Set(), heldUntilMs: 0, isConfirmed: true, idleHolds: 0, pausedUntilMs: 0 },
+  ...{
+    seen: new Map(),
+    held: new Set(),
+    refused: new Map(),
+    heldUntilMs: 0,
+    isConfirmed: true,
+    idleHolds: 0,
+    pausedUntilMs: 0,
+  },
 });
 
 const PAUSED = 'it held GPUs and none of its pods could be bound; it is tried again within 5 minutes';

@@ -12,6 +12,7 @@ import { err, ok } from '../../../../src/common/result.ts';
 import { buildBinding } from '../../../../src/scheduler/allocations/binding-writer.ts';
 import { readBoundPod } from '../../../../src/scheduler/allocations/bound-pod.ts';
 import { createDecider, type Decider } from '../../../../src/scheduler/decisions/filter-and-score.ts';
+import { bestNode } from '../../../../src/scheduler/decisions/fits.ts';
 import { filterResult, readBindingRequest, readNodesAsked } from '../../../../src/scheduler/extender-api.ts';
 import { clusterOf, parsedRequest, recordOf, uuid } from '../cluster.ts';
 
@@ -103,6 +104,51 @@ test('cached decisions equal those of a new decider, whatever happens in between
     }),
     { numRuns: 150 },
   );
+});
+
+test('the best node asked again after changes equals that of a decision about all nodes', (t) => {
+  const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
+  const node = fc.constantFrom(...names);
+  const mib = fc.constantFrom(300, 450, 700);
+  const step = fc.oneof(
+    fc.record({ kind: fc.constant('allocate' as const), pod: fc.nat(60), node, mib: fc.integer({ min: 1, max: 900 }) }),
+    fc.record({ kind: fc.constant('release' as const), pod: fc.nat(60) }),
+    fc.record({ kind: fc.constant('remove' as const), node }),
+    // More pods than `fragmentation` learns its worth anew after, which voids the cache.
+    fc.record({ kind: fc.constant('fill' as const), node }),
+    fc.record({ kind: fc.constant('ask elsewhere' as const), mib, nodes: fc.subarray(names) }),
+    { weight: 4, arbitrary: fc.record({ kind: fc.constant('ask' as const), mib }) },
+  );
+  const placements = fc.constantFrom('binpack', 'spread', 'fragmentation');
+  let found = 0;
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 60 }), fc.subarray(names), placements, (steps, among, placement) => {
+      const { allocations, decider } = clusterOf(Object.fromEntries(names.map((name) => [name, 1000])));
+      const best = decider.bestOf(among);
+      for (const one of steps) {
+        if (one.kind === 'allocate')
+          allocations.allocate(allocationOf(`p${one.pod}`, one.node, names.indexOf(one.node), one.mib));
+        else if (one.kind === 'release') allocations.release(`p${one.pod}`);
+        else if (one.kind === 'remove') allocations.removeNode(one.node);
+        else if (one.kind === 'fill')
+          for (let pod = 0; pod < 30; pod += 1)
+            allocations.allocate(allocationOf(`f${pod}`, one.node, names.indexOf(one.node), 1));
+        else {
+          const request = parsedRequest(decider, one.mib, { placement });
+          if (one.kind === 'ask elsewhere') decider.filter(request, one.nodes);
+          else {
+            // Learns anew where that is due, which `best` does not.
+            decider.filter(request, []);
+            const answer = best(request);
+            t.is(answer, bestNode(request, among, decider));
+            if (answer !== undefined) found += 1;
+          }
+        }
+      }
+    }),
+    { numRuns: 500 },
+  );
+  t.true(found > 500);
 });
 
 /** One container of that name, asking for so much of one GPU. */

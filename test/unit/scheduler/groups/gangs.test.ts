@@ -1,14 +1,16 @@
 // Groups of pods that are placed all or none: what holds in any order of calls, deaths and expiries.
 import test from 'ava';
 import fc from 'fast-check';
+import { MIB } from '../../../../src/common/quantity.ts';
 import { demandOf } from '../../../../src/placement/demand.ts';
 import { gangOf, type SizedGang } from '../../../../src/placement/gang.ts';
 import { createInFlightBindings } from '../../../../src/scheduler/allocations/in-flight.ts';
 import { createGangs, HELD_MS, MOST_KINDS, pauseMs, SEEN_MS } from '../../../../src/scheduler/groups/gangs.ts';
-import { clusterOf, parsedRequest } from '../cluster.ts';
+import { clusterOf, parsedRequest, uuid } from '../cluster.ts';
 import { virtualTime } from '../model/virtual-time.ts';
 
 const NODES = ['a', 'b', 'c', 'd', 'e'];
+const FULL = { memoryBytes: 1000 * MIB, coresPercent: 0, tenants: 1 };
 
 /** Nodes of 1000 MiB, and groups with pods of 600: one on each node. */
 function bed(nodes: number, sizes: readonly number[], clock?: () => number) {
@@ -73,7 +75,7 @@ test('a group is read from labels of scheduler-plugins, LeaderWorkerSet and JobS
   t.deepEqual(of({ 'jobset.sigs.k8s.io/jobset-name': 'j', ...size }), { key: 'team/j', size: 3 });
   t.is(of({ 'jobset.sigs.k8s.io/jobset-name': 'j' }), undefined);
   t.is(of(size), undefined);
-  for (const wrong of ['1', '0', '-2', '2.5', 'x', '1001'])
+  for (const wrong of ['1', '0', '-2', '2.5', 'x', '5001'])
     t.is(
       of({ 'jobset.sigs.k8s.io/jobset-name': 'j', 'pod-group.scheduling.sigs.k8s.io/min-available': wrong }),
       undefined,
@@ -100,6 +102,20 @@ test('no pod passes before all are there and fit at once; then each has its node
   for (const member of [0, 1]) short.filter(short.podOf(0, member));
   t.regex(short.filter(short.podOf(0, 2)), /waits: 2 of its 3 pods fit at once/);
   t.is(short.allocations.pods, 0, 'what fits is not held');
+});
+
+test('a group that did not fit is tried again once something has changed', (t) => {
+  const { podOf, filter, allocations } = bed(3, [3, 3]);
+  allocations.allocate({ podUid: 'other', nodeName: 'a', demand: new Map([[uuid(0), FULL]]) });
+  const ask = () => [0, 1].flatMap((gang) => [0, 1, 2].map((member) => filter(podOf(gang, member))));
+  ask();
+  const { version } = allocations;
+  const waits = [0, 1].map((gang) => `pod group team/g${gang} waits: 2 of its 3 pods fit at once; the next one: `);
+  for (const [index, answer] of ask().entries()) t.true(answer.startsWith(waits[Math.floor(index / 3)] ?? '-'), answer);
+  t.is(allocations.version, version, 'nothing was tried');
+  allocations.release('other');
+  t.true(NODES.includes(filter(podOf(1, 2))));
+  t.is(allocations.pods, 3);
 });
 
 test('what is held without progress is free again, and a binding prolongs it', (t) => {
