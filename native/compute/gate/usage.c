@@ -29,7 +29,7 @@ void cot_begin_use(struct cot_gate *gate, uint64_t now_ns) {
 }
 
 /* The place of a launch's kind. Of more kinds than there are places those not yet measured have one; the others' time
- * is known. NULL: there is none. */
+ * is known. NULL: it has none. */
 static struct cot_batch_kind *place_of(struct cot_batch *batch, const struct cot_launch *launch) {
     struct cot_batch_kind *known = NULL;
     for (uint32_t i = 0; i < batch->kinds; i++) {
@@ -40,6 +40,13 @@ static struct cot_batch_kind *place_of(struct cot_batch *batch, const struct cot
     if (batch->kinds < COT_BATCH_KINDS) place = &batch->kind[batch->kinds++];
     if (place) *place = (struct cot_batch_kind){.kind = launch->kind, .unknown = launch->unknown};
     return place;
+}
+
+/* There is no place for another kind that was not measured yet. */
+static bool is_full(const struct cot_batch *batch) {
+    uint32_t unknown = 0;
+    for (uint32_t i = 0; i < batch->kinds; i++) unknown += batch->kind[i].unknown;
+    return unknown == COT_BATCH_KINDS;
 }
 
 bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct cot_launch *launch, uint64_t now_ns) {
@@ -59,7 +66,7 @@ bool cot_batch_add(struct cot_gate *gate, struct cot_batch *batch, const struct 
     uint64_t depth = LOAD(gate->order->depth_ns), most = gate->tuning.batch_ns;
     if (depth / 4 < most) most = depth / 4;
     return launch->probe || batch->predicted_ns >= most || batch->launches >= COT_BATCH_LAUNCHES ||
-           (launch->unknown && !place);
+           (launch->unknown && is_full(batch));
 }
 
 static void note_longest(struct cot_gate *gate, uint64_t length_ns) {

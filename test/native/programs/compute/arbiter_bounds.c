@@ -187,6 +187,11 @@ static void batch_case(void) {
         CHECK(launch.predicted_ns == 20 * US);
         cot_gate_undo(gate, &launch);
     }
+    batch = (struct cot_batch){0};
+    for (uint32_t i = 1; i <= COT_BATCH_KINDS; i++) {
+        CHECK(ask(one, 0, 200 + i, &launch) && launch.unknown);
+        CHECK(cot_batch_add(gate, &batch, &launch, now) == (i == COT_BATCH_KINDS));
+    }
 }
 
 int main(int argc, char **argv) {
