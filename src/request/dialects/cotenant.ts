@@ -69,9 +69,14 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   const below = floorUnits(parsed.value, BigInt(step));
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
   if (steps !== undefined) return Number(steps) * MIB;
-  if (/^[0-9]+$/.test(text)) {
-    const meant = Math.ceil(Number(text) / gpus) * gpus;
-    const gib = meant < 1024 ? ` or "${meant}Gi"` : '';
+  // The API server writes 8000 as "8k" and 0.5 as "500m": a number without a unit, or of milli for "M".
+  if (/^\d+$/.test(text) || (below === 0n && /^[\d.]+([km]|[eE]\d+)?$/.test(text))) {
+    const { numerator, denominator } = parsed.value;
+    const count = Number(
+      denominator === 1n ? numerator : floorUnits({ numerator: numerator * 1000n, denominator }, 1n),
+    );
+    const meant = Math.ceil(count / gpus) * gpus;
+    const gib = meant < 1024 && denominator === 1n ? ` or "${meant}Gi"` : '';
     return refuse('counts bytes, and is not whole MiB', `write "${meant}Mi"${gib}${gpus > 1 ? ', the total' : ''}`);
   }
   const wrong =

@@ -52,7 +52,8 @@ function read(asked: Asked): Checked<Answer> {
     refuse(MEMORY, `is not possible beside ${ratioName}`, 'leave one of the two out');
   if (bytes === undefined && ratio === undefined)
     problems.push(missing(asked.amountPath(RATIO), `write percent of the memory, or ${MEMORY} in bytes`));
-  if (bytes !== undefined && bytes < MIB) refuse(MEMORY, 'counts bytes', `write "${bytes}Gi" or "${bytes}Mi"`);
+  if (bytes !== undefined && bytes < MIB)
+    refuse(MEMORY, 'counts bytes', `write ${bytes < 1024 ? `"${bytes}Gi" or ` : ''}"${bytes}Mi"`);
   const total = ratio ?? cores ?? 0;
   const below = Math.floor(total / 100) * 100;
   if (shared === undefined && below > 0 && total !== below)

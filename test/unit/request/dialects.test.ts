@@ -47,6 +47,25 @@ table('our names', {
     limits: { [G]: '2', [M]: '4097' },
     expected: [`${limit(M)}: "4097" counts bytes, and is not whole MiB; write "4098Mi", the total`],
   },
+  // What the API server makes of 8000 and 0.5 (kubernetes.io, API concepts, canonical form of quantities).
+  'a bare number of thousands, as the API server writes it': {
+    limits: { [M]: '8k' },
+    expected: [`${limit(M)}: "8k" counts bytes, and is not whole MiB; write "8000Mi"`],
+  },
+  'half a unit, as the API server writes it': {
+    limits: { [M]: '500m' },
+    expected: [`${limit(M)}: "500m" counts bytes, and is not whole MiB; write "500Mi"`],
+  },
+  'decimal megabytes that are less than one MiB on each of two GPUs': {
+    limits: { [G]: '2', [M]: '1M' },
+    expected: [
+      `${limit(M)}: "1M" is not a whole number of MiB on each of 2 GPUs; write "2Mi" (or "1Mi", if binary units were meant)`,
+    ],
+  },
+  'less than one MiB with a binary unit': {
+    limits: { [M]: '512Ki' },
+    expected: [`${limit(M)}: "512Ki" is not a whole number of MiB on the GPU; write "1Mi"`],
+  },
   'no memory': {
     limits: { [M]: '0' },
     expected: [`${limit(M)}: "0" is not more than 0; write at least 1Mi, or leave it out`],

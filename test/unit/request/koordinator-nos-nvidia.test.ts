@@ -81,6 +81,11 @@ table('Koordinator', {
     limits: { [MEMORY]: '8' },
     expected: [`${limit(MEMORY)}: "8" counts bytes; write "8Gi" or "8Mi"`],
   },
+  'a bare number of thousands of bytes, as the API server writes it': {
+    settings: koordinator,
+    limits: { [MEMORY]: '8k' },
+    expected: [`${limit(MEMORY)}: "8k" counts bytes; write "8000Mi"`],
+  },
   'zero asks for nothing': { settings: koordinator, limits: { [BOTH]: '0' }, expected: 'none' },
 });
 
