@@ -2,6 +2,7 @@
 // A group holds nothing until as many of its pods were seen as it needs and all of them fit at once. What is held
 // without progress is free again after a while, for other pods first: the group pauses, longer each time in turn, and its
 // pods must be seen anew.
+import { shortDigest } from '../../common/digest.ts';
 import { err, ok, type Result } from '../../common/result.ts';
 import type { Allocations } from '../../placement/allocations.ts';
 import { demandOf } from '../../placement/demand.ts';
@@ -62,7 +63,7 @@ type Group = {
   /** UIDs of those for which GPUs are allocated. */
   readonly held: Set<string>;
   /** Why it did not fit at once, by the kind of the pod that was asked for, which is placed first. */
-  readonly refused: Map<string, { readonly at: string; readonly because: string }>;
+  readonly refused: Map<string, { readonly state: string; readonly because: string }>;
   heldUntilMs: number;
   isConfirmed: boolean;
   /** How often in turn GPUs were held in vain: for HELD_MS without a binding, or for pods of which nothing was known. */
@@ -77,8 +78,11 @@ export function createGangs(parts: GangParts): Gangs {
   const groups = new Map<string, Group>();
   /** Versions of the allocations that came from groups that did not fit: all was as before after each. */
   let tries = 0;
-  /** Equal while nothing has changed that decides whether the group fits. */
-  const stateFor = (group: Group): string => `${allocations.version - tries} ${group.seen.size}`;
+  /** Equal while nothing has changed that decides whether these pods fit; `nodes`: for the first of them. */
+  const stateOf = (wanted: readonly GangPod[], nodes: readonly string[]): string => {
+    const kinds = wanted.map(({ request }) => request.key).join();
+    return shortDigest(`${allocations.version - tries} ${kinds} ${nodes.join()}`);
+  };
 
   const expire = (): void => {
     const nowMs = now();
@@ -135,7 +139,9 @@ export function createGangs(parts: GangParts): Gangs {
       if (lacking.length < needed)
         return err(waitText(sized, `${there + lacking.length} of its ${sized.size} pods are there`));
       if (now() < group.pausedUntilMs) return err(waitText(sized, PAUSED));
-      const wanted = lacking.slice(0, needed);
+      // In the same order, whichever pod of a kind is asked for.
+      const [first, ...rest] = lacking.slice(0, needed);
+      const wanted = [first ?? pod, ...rest.toSorted(byKind)];
       const kinds = new Set(wanted.map(({ request }) => request.key)).size;
       if (kinds > MOST_KINDS)
         return err(
@@ -143,7 +149,7 @@ export function createGangs(parts: GangParts): Gangs {
         );
       // Each of a thousand pods is asked for whenever something changes.
       const refused = group.refused.get(pod.request.key);
-      if (refused?.at === stateFor(group)) return err(refused.because);
+      if (refused?.state === stateOf(wanted, nodes)) return err(refused.because);
       const { version } = allocations;
       const held = hold(parts, group, wanted, nodes);
       if (!held.ok) {
@@ -154,8 +160,7 @@ export function createGangs(parts: GangParts): Gangs {
           `${there + count} of its ${sized.size} pods fit at once; the next one: ${lacks}`,
         );
         if (group.refused.size > MOST_KINDS) group.refused.clear();
-        // Where the first one lacks a node, another of its kind may be asked for with other nodes.
-        if (count > 0) group.refused.set(pod.request.key, { at: stateFor(group), because });
+        group.refused.set(pod.request.key, { state: stateOf(wanted, nodes), because });
         return err(because);
       }
       group.refused.clear();
@@ -191,6 +196,9 @@ export function createGangs(parts: GangParts): Gangs {
     expire,
   };
 }
+
+const byKind = ({ request: { key } }: GangPod, { request: other }: GangPod): number =>
+  key === other.key ? 0 : key < other.key ? -1 : 1;
 
 function pause(group: Group, nowMs: number): void {
   group.idleHolds += 1;

@@ -118,6 +118,28 @@ test('a group that did not fit is tried again once something has changed', (t) =
   t.is(allocations.pods, 3);
 });
 
+test('of more pods than a group needs those that fit are placed, whichever were tried before', (t) => {
+  const { podOf, filter, allocations, decider } = bed(2, [2]);
+  for (const [index, nodeName] of ['a', 'b'].entries())
+    allocations.allocate({ podUid: `other-${index}`, nodeName, demand: new Map([[uuid(index), FULL]]) });
+  const tooLarge = { ...podOf(0, 1), request: parsedRequest(decider, 1100) };
+  const pods = [podOf(0, 0), tooLarge, podOf(0, 2)] as const;
+  for (const pod of pods) t.regex(filter(pod), /^pod group team\/g0 waits: /);
+  for (const index of [0, 1]) allocations.release(`other-${index}`);
+  t.regex(filter(pods[0]), /waits: 1 of its 2 pods fit at once/, 'it is tried with the one that is too large');
+  t.true(NODES.includes(filter(pods[2])));
+  t.true(NODES.includes(filter(pods[0])));
+});
+
+test('another node that kube-scheduler offers is tried', (t) => {
+  const { podOf, filter, allocations } = bed(3, [2]);
+  allocations.allocate({ podUid: 'other', nodeName: 'c', demand: new Map([[uuid(2), FULL]]) });
+  const [one, two] = [podOf(0, 0), podOf(0, 1)];
+  filter(one);
+  t.regex(filter(two, ['c']), /waits: 0 of its 2 pods fit at once/);
+  t.is(filter(two, ['b']), 'b');
+});
+
 test('what is held without progress is free again, and a binding prolongs it', (t) => {
   const { podOf, filter, bind, allocations, wait } = bed(3, [3]);
   for (const member of [0, 1]) filter(podOf(0, member));
