@@ -211,6 +211,8 @@ async function checkOtherPods(t: ExecutionContext, bed: Bed): Promise<void> {
   const volumes = (name: string) => plain({ volumes: [{ name, csi: { driver: 'cotenant.io' } }] });
   refused(t, await create(bed, volumes('cotenant')), 'shares', /asks for no share/, 'our volume in a plain pod');
   refused(t, await create(bed, volumes('x')), 'shares', /the only volume of Cotenant/, 'under another name');
+  const recorded = plain({}, { 'cotenant.io/request': '{}' });
+  refused(t, await create(bed, recorded), 'shares', /records a request, but no container asks/, 'a forged request');
 
   const isStatic = { 'kubernetes.io/config.mirror': 'x', 'kubernetes.io/config.source': 'file' };
   const onNode = { nodeName: NODE_NAME, containers: [container('main', { resources: limits('1Gi') })] };

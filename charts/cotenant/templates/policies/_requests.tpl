@@ -70,10 +70,6 @@ no whole number -1. */}}
       || (k == 'cotenant.io/compute-policy' && variables.annotations[k] in {{ include "cotenant.cel.list" ($rules.computePolicies | default (list "average" "preemptive" "weighted" "fixed" "soft")) }}))
   message: >-
     metadata.annotations: without the webhook (admission.mode policy) a pod chooses cotenant.io/placement and cotenant.io/compute-policy only, of the values that are allowed; leave the others out
-- expression: "variables.names.size() > 0 || !('cotenant.io/request' in variables.annotations)"
-  message: >-
-    metadata.annotations["cotenant.io/request"]: records a request, but no container asks for a share; leave it out
-  reason: Forbidden
 - expression: |-
     variables.shares.all(c, !has(c.env) || c.env.all(e, !e.name.matches('^(CUDA_MPS_|NVIDIA_GPU_MEMORY_|COTENANT_)|^(NVIDIA_MIG_CONFIG_DEVICES|NVIDIA_MIG_MONITOR_DEVICES|LD_AUDIT|CUDA_DISABLE_CONTROL|CUDA_REDIRECT|CUDA_DEVICE_MEMORY_SHARED_CACHE|ENABLE_CUDA_HOOKS|DISABLE_GPU_LIMITER|CGPU_DISABLE)$')))
   message: >-
