@@ -9,14 +9,13 @@ export type Rounds = {
   close(): Promise<void>;
 };
 
-/** `round` must not throw. */
-export function createRounds(round: () => Promise<void>, everyMs: number): Rounds {
+/** `round` must not throw, and resolves with how long the next one has to wait at least, in milliseconds. */
+export function createRounds(round: () => Promise<number>, everyMs: number): Rounds {
   const closing = new AbortController();
   const { signal } = closing;
   const run = async (): Promise<void> => {
     while (!signal.aborted) {
-      await round();
-      await delay(everyMs, undefined, { signal }).catch(() => undefined);
+      await delay(Math.max(everyMs, await round()), undefined, { signal }).catch(() => undefined);
     }
   };
   let running: Promise<void> | undefined;

@@ -9,7 +9,7 @@ import type { Logger } from '../common/logger.ts';
 import { formatBytes } from '../common/quantity.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import { createRounds } from '../common/rounds.ts';
-import { describeApiError, statusOf } from '../kube/api-error.ts';
+import { describeApiError, retryAfterMsOf, statusOf } from '../kube/api-error.ts';
 import { callApi, pathOf } from '../kube/call.ts';
 import type { ApiConfig } from '../kube/config.ts';
 import { createEventWriter } from '../kube/events.ts';
@@ -46,6 +46,9 @@ export function createResizer(parts: ResizerParts): Resizer {
   /** What a pod had, and what is reserved for it while it is not known whether the API server has the new grant. */
   const reserved = new Map<string, { readonly before: Allocation; readonly reservation: Allocation }>();
 
+  /** How long the API server asks to wait. */
+  let pauseMs = 0;
+
   /** Unless the watch has shown another grant of the pod, or its end. */
   const giveBack = (podUid: string): void => {
     const own = reserved.get(podUid);
@@ -62,6 +65,7 @@ export function createResizer(parts: ResizerParts): Resizer {
       await callApi(config, { method: 'PATCH', path: pathOf(namespace, 'pods', name), patch: 'merge', body });
     } catch (error) {
       const status = statusOf(error);
+      pauseMs = retryAfterMsOf(error);
       // Without an answer the write may be carried out: what was reserved stays so.
       if (typeof status === 'number' && status < 500) giveBack(podUid);
       if (status !== 404 && status !== 409)
@@ -93,21 +97,25 @@ export function createResizer(parts: ResizerParts): Resizer {
     return outcome;
   };
 
-  const round = async (): Promise<void> => {
+  const round = async (): Promise<number> => {
     if (!leadership.state().leads) {
       for (const podUid of [...reserved.keys()]) giveBack(podUid);
-      return report.reset();
+      report.reset();
+      return 0;
     }
     for (const podUid of reserved.keys()) if (!resizeRequests.has(podUid)) giveBack(podUid);
     let writes = 0;
+    pauseMs = 0;
     for (const [podUid, request] of [...resizeRequests]) {
-      if (writes === MOST_WRITES || rounds.signal.aborted || !leadership.state().leads) return;
+      if (writes === MOST_WRITES || rounds.signal.aborted || !leadership.state().leads) return 0;
       const outcome = await settle(podUid, request);
       if (outcome === undefined) continue;
       onResize(outcome);
       writes += 1;
+      if (pauseMs > 0) return pauseMs;
     }
     report.keepOnly(resizeRequests);
+    return 0;
   };
 
   const rounds = createRounds(round, ROUND_MS);

@@ -10,7 +10,7 @@ import type {
   V1Service,
   V1ValidatingWebhookConfiguration,
 } from '@kubernetes/client-node';
-import { describeApiError, statusOf, unlessMissing } from '../../src/kube/api-error.ts';
+import { describeApiError, retryAfterMsOf, statusOf, unlessMissing } from '../../src/kube/api-error.ts';
 import { callApi, pathOf } from '../../src/kube/call.ts';
 import type { ApiConfig } from '../../src/kube/config.ts';
 import type { CertificateListener, CertificateSource } from '../../src/serving/http-server.ts';
@@ -95,7 +95,10 @@ async function keepCertificate(config: ApiConfig, options: SecretOptions, replic
       conflicts = isConflict(error) ? conflicts + 1 : 0;
       // Another replica was first: the next check reads what it wrote.
       if (conflicts > 0 && conflicts <= MOST_CONFLICTS) waitMs = CONFLICT_MS;
-      else logger.warn(`cannot check or renew the certificate, and retries: ${describeApiError(error)}`);
+      else {
+        waitMs = Math.max(RETRY_MS, retryAfterMsOf(error));
+        logger.warn(`cannot check or renew the certificate, and retries: ${describeApiError(error)}`);
+      }
     }
     await delay(waitMs, undefined, { signal }).catch(() => {});
   }

@@ -60,8 +60,11 @@ export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor 
   const done = new Map<string, { readonly outcome: EvictionOutcome; readonly atMs: number }>();
   const overcommit = createOvercommitTracker(parts, done);
 
-  const round = async (): Promise<void> => {
-    if (!leadership.state().leads) return overcommit.reset();
+  const round = async (): Promise<number> => {
+    if (!leadership.state().leads) {
+      overcommit.reset();
+      return 0;
+    }
     for (const podUid of done.keys()) if (!boundPods.has(podUid)) done.delete(podUid);
     const nowMs = performance.now();
     let evictions = 0;
@@ -69,11 +72,12 @@ export function createOvercommitEvictor(parts: EvictorParts): OvercommitEvictor 
       const [pod, before] = [boundPods.get(podUid), done.get(podUid)];
       if (!pod || (before && (before.outcome !== 'failed' || nowMs < before.atMs + RETRY_MS))) continue;
       if (pod.isRecreated) evictions += 1;
-      if (evictions > MOST_EVICTIONS || rounds.signal.aborted || !leadership.state().leads) return;
+      if (evictions > MOST_EVICTIONS || rounds.signal.aborted || !leadership.state().leads) return 0;
       const outcome = await evict(podUid, pod, because);
       done.set(podUid, { outcome, atMs: performance.now() });
       onEviction(outcome);
     }
+    return 0;
   };
   const rounds = createRounds(round, ROUND_MS);
   return {

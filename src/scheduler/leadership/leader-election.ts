@@ -3,7 +3,7 @@
 import { randomUUID } from 'node:crypto';
 import type { V1Lease } from '@kubernetes/client-node';
 import { createRounds } from '../../common/rounds.ts';
-import { describeApiError, statusOf, unlessMissing } from '../../kube/api-error.ts';
+import { describeApiError, retryAfterMsOf, statusOf, unlessMissing } from '../../kube/api-error.ts';
 import { callApi, pathOf } from '../../kube/call.ts';
 import type { ApiConfig } from '../../kube/config.ts';
 import { listAndWatch } from '../../kube/list-watch.ts';
@@ -71,13 +71,15 @@ export function holdLease(
   const lease = createLeaseWriter(config, { namespace, name }, `${hostname}_${randomUUID()}`);
   const { promise: ready, resolve: firstRead } = Promise.withResolvers<void>();
 
-  const acquireOrRenew = async (): Promise<void> => {
+  const acquireOrRenew = async (): Promise<number> => {
     try {
       await lease.acquireOrRenew();
       firstRead();
+      return 0;
     } catch (error) {
       if (statusOf(error) !== 409)
         onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
+      return retryAfterMsOf(error);
     }
   };
 

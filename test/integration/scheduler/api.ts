@@ -20,8 +20,8 @@ import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 
 export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';
 
-/** `unanswered`: carried out, and the connection is cut. */
-export type PatchFault = 'none' | 'conflict' | 'forbidden' | 'unanswered';
+/** `unanswered`: carried out, and the connection is cut. `busy`: to be tried again after 2 s. */
+export type PatchFault = 'none' | 'busy' | 'conflict' | 'forbidden' | 'unanswered';
 
 export type Api = {
   readonly config: KubeConfig;
@@ -29,6 +29,8 @@ export type Api = {
   patchFault: PatchFault;
   /** Of pods and of their status, also those that were refused. */
   readonly patches: V1Pod[];
+  /** When they came; milliseconds of a monotonic clock. */
+  readonly patchedMs: number[];
   /** What bindings, and lists of pods, wait for before anything is done; and bindings after their connection was
    * cut. */
   hold: { bindings?: Promise<void>; lists?: Promise<void>; afterCut?: Promise<void> };
@@ -85,6 +87,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     fault: 'none',
     patchFault: 'none',
     patches: [],
+    patchedMs: [],
     hold: {},
     pods: new Map(),
     bindings: [],
@@ -133,11 +136,13 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
   const patch = async ({ body }: Asked, response: ServerResponse, name: string) => {
     const change = (await body()) as V1Pod;
     api.patches.push(change);
+    api.patchedMs.push(performance.now());
     const pod = api.pods.get(name);
     if (!pod?.metadata || change.metadata?.uid !== pod.metadata.uid) return refuse(response, 404, 'no such pod');
     const of = change.metadata?.resourceVersion;
     if (change.status === undefined) {
       const { patchFault } = api;
+      if (patchFault === 'busy') return refuse(response.setHeader('Retry-After', '2'), 429, 'too many requests');
       if (patchFault === 'forbidden') return refuse(response, 403, 'not today');
       if (patchFault === 'conflict' || (of !== undefined && of !== pod.metadata.resourceVersion))
         return refuse(response, 409, 'it has changed');

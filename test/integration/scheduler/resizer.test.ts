@@ -46,6 +46,17 @@ async function twoPods(t: ExecutionContext) {
   return { api, one, two, running };
 }
 
+test('a change that a busy API server refuses is tried again after its pause', async (t) => {
+  const { api, one } = await twoPods(t);
+  api.patchFault = 'busy';
+  ask(api, one, '{"main":"700Mi"}');
+  await eventually(() => api.patches.length > 1 || undefined, 'it is tried again');
+  const [first = 0, second = 0] = api.patchedMs;
+  t.true(second - first >= 2000, `${second - first} ms`);
+  api.patchFault = 'none';
+  await eventually(() => mibOf(one) === 700 || undefined, 'it is granted');
+});
+
 test('a pod gets more memory where its GPU has it, and less always', async (t) => {
   const { api, one, running } = await twoPods(t);
   ask(api, one, '{"main":"700Mi"}');

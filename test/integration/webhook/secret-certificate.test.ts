@@ -17,8 +17,9 @@ type Operation = { op: string; path: string; value: string };
 
 const OPTIONS = { namespace: 'ns', secret: 'tls', service: 'webhook', registration: 'cotenant' };
 
-async function startApi(t: ExecutionContext) {
+async function startApi(t: ExecutionContext, busy = false) {
   let version = 1;
+  const asked: number[] = [];
   let secret: Secret | undefined;
   const registration = (): Registration => ({
     metadata: { name: 'cotenant', resourceVersion: String(version++) },
@@ -32,6 +33,8 @@ async function startApi(t: ExecutionContext) {
     if (isWatch) return watched[kind].add(response);
     if (pathname.endsWith('/services/webhook')) return answer(response, 200, { metadata: { uid: 'service-uid' } });
     if (kind === 'secrets') {
+      asked.push(performance.now());
+      if (busy && asked.length === 1) return refuse(response.setHeader('Retry-After', '7'), 429, 'too many requests');
       if (method === 'PATCH') {
         const { data, metadata } = (await body()) as Secret;
         if (secret && metadata.resourceVersion !== secret.metadata.resourceVersion)
@@ -61,7 +64,7 @@ async function startApi(t: ExecutionContext) {
     secret = { data: { ...secret.data, 'tls.crt': '' }, metadata: { resourceVersion: String(version++) } };
     watched.secrets.send('MODIFIED', secret);
   };
-  return { config, bundles, damage };
+  return { config, bundles, damage, asked };
 }
 
 async function startReplica(config: KubeConfig) {
@@ -93,6 +96,15 @@ test('replicas issue one certificate, which both webhook configurations trust', 
   }
   t.is(new X509Certificate(certificate.cert).checkHost('webhook.ns.svc'), 'webhook.ns.svc');
   await Promise.all(replicas.map(({ close }) => close()));
+});
+
+test('a busy API server is asked again after its pause', async (t) => {
+  const { config, asked } = await startApi(t, true);
+  const { close, lines } = await startReplica(config);
+  await close();
+  const [first = 0, second = 0] = asked;
+  t.true(second - first >= 7000, `${second - first} ms`);
+  t.is(lines[0], 'cannot check or renew the certificate, and retries: status 429: too many requests');
 });
 
 test('a damaged Secret is replaced, and the former authority stays trusted', async (t) => {

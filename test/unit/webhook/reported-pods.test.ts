@@ -80,7 +80,7 @@ test('compute without memory is warned of: the whole memory is taken', (t) => {
   t.regex(after('cores-only').warnings.join(), /gpu-memory is not set, so all memory of the GPU is reserved/);
 });
 
-test("a manifest of HAMi is left alone, or read where its dialect is on, NVIDIA's name beside ours too", (t) => {
+test('a manifest of HAMi is left alone, or read where its dialect is on', (t) => {
   const hami = { rules: { dialects: ['hami'] } };
   t.like(after('hami'), { outcome: 'allowed', patch: [] });
   const limits = { 'cotenant.io/gpu': '1', 'cotenant.io/gpu-memory': '10Gi', 'cotenant.io/gpu-cores': '30' };
@@ -112,7 +112,7 @@ test('tracing is allowed in a namespace that allows it, and in no other', (t) =>
   t.regex(after('rl', settings('other')).denial ?? '', /"SYS_PTRACE" would let/);
 });
 
-test('gVisor is refused where devices come by a runtime class, and stays where they do not', (t) => {
+test('gVisor is refused where devices come by a runtime class, and nowhere else', (t) => {
   t.like(after('gvisor').pod.spec, { runtimeClassName: 'gvisor' });
   t.regex(after('gvisor', { runtimeClassName: 'nvidia' }).denial ?? '', /"gvisor" is not one that gives containers/);
 });

@@ -106,7 +106,7 @@ test('cached decisions equal those of a new decider, whatever happens in between
   );
 });
 
-test('the best node asked again after changes equals that of a decision about all nodes', (t) => {
+test('the best node after changes equals that of a decision about all nodes', (t) => {
   const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
   const node = fc.constantFrom(...names);
   const mib = fc.constantFrom(300, 450, 700);

@@ -118,7 +118,7 @@ test('a group that did not fit is tried again once something has changed', (t) =
   t.is(allocations.pods, 3);
 });
 
-test('of more pods than a group needs those that fit are placed, whichever were tried before', (t) => {
+test('of more pods than a group needs those that fit are placed', (t) => {
   const { podOf, filter, allocations, decider } = bed(2, [2]);
   for (const [index, nodeName] of ['a', 'b'].entries())
     allocations.allocate({ podUid: `other-${index}`, nodeName, demand: new Map([[uuid(index), FULL]]) });
