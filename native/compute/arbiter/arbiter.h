@@ -165,6 +165,7 @@ struct cot_member {
      * when as many were made, so that each of them has had its chance. */
     uint64_t bound_launches, bound_waiting;
     bool relieved;          /* the turn began at the bound */
+    bool relieved_late;     /* and work in flight had outlasted what it was expected to take */
     uint64_t last_fault_ns; /* when its page last had a value that the gate would never write */
 
     /* The container on this GPU whose work and this one's wait for each other, until when, and launches of this one

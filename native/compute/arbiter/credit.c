@@ -205,9 +205,10 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
     uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead);
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
     /* Work in flight beside that of others is charged as long as it stays, which must not lengthen the wait of the
-     * launch that would end it: the wait owes what that work was expected to take. */
+     * launch that would end it: the wait owes what that work was expected to take. The same for work that was
+     * overdue before a turn at the bound and did not end in it: other launches were made. */
     uint64_t expected = member->digest.pending_ns * COT_PPM / cot_larger(member->share.limit_ppm, 1);
-    if (member->undrained && member->digest.has_awaited) owed = cot_smaller(owed, expected);
+    if (member->undrained && (member->digest.has_awaited || member->relieved_late)) owed = cot_smaller(owed, expected);
     uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
     member->bound_ns = member->bound_ns && !renew ? cot_smaller(member->bound_ns, bound) : bound;
     if (!renew) return;

@@ -47,6 +47,8 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     uint64_t budget = cot_larger(arbiter->tuning.quantum_ns, longest);
     int64_t credit = member->credit_ns > 0 ? member->credit_ns : 0;
     member->relieved = cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX;
+    member->relieved_late =
+        member->relieved && member->multi_gpu && member->digest.inflight && member->digest.pending_ns == 0;
     /* Work that waits for this turn's launches may be charged meanwhile, and each may be predicted to fill the GPU. */
     uint64_t others = member->bound_waiting > 1 ? member->bound_waiting - 1 : 0;
     uint64_t relief = arbiter->tuning.quantum_ns / 2 + others * arbiter->tuning.depth_ns;

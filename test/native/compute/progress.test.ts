@@ -30,6 +30,13 @@ test('turns beside work that does not end go on', (t) => {
   }
 });
 
+// A turn at the bound of a container with several GPUs was used by launches that the work in flight did not wait for.
+// That work was charged on, and the next bound came once all of it was paid for.
+test('a turn at the bound that ends no work in flight is followed by another one', (t) => {
+  const { status, stdout } = spawnSync(join(BUILD, 'tests/progress'), ['8280', '1', String(MOST_PERCENT)]);
+  t.is(status, 0, `${stdout}`);
+});
+
 // Before time passed between two turns of gangs, the arbiter never came to an end of its decisions.
 test('gangs that come before one another on different GPUs take turns', (t) => {
   for (const seed of ['2794', '5102', '7515']) {
