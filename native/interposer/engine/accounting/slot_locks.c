@@ -5,7 +5,6 @@
  * show the process. */
 #include <fcntl.h>
 #include <sched.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "../../clock.h"
@@ -79,6 +78,13 @@ bool cot_other_process(uint32_t than) {
     return false;
 }
 
+/* Word by word: other threads and processes add up the rows meanwhile, without a lock. */
+static void write_row(struct cot_slot_gpu *row, const struct cot_slot_gpu *values) {
+    uint64_t *to = (uint64_t *)row;
+    const uint64_t *from = (const uint64_t *)values;
+    for (size_t i = 0; i < sizeof *row / sizeof *to; i++) __atomic_store_n(to + i, from[i], __ATOMIC_SEQ_CST);
+}
+
 /* What a dead process had exported may be open in others: it stays charged in its slot until the agent has measured
  * where it is (exported.c). */
 static bool keeps_shared(uint32_t index, struct cot_slot *slot, uint64_t stamp) {
@@ -90,7 +96,7 @@ static bool keeps_shared(uint32_t index, struct cot_slot *slot, uint64_t stamp) 
         struct cot_slot_gpu *row = cot_row(index, gpu), left = {.held = row->held, .freed = row->freed};
         left.shared = row->shared < row->held ? row->shared : row->held;
         left.held = left.shared;
-        *row = left;
+        write_row(row, &left);
     }
     slot->observers = now;
     __atomic_store_n(&slot->state, COT_SLOT_REAPING, __ATOMIC_RELEASE);
@@ -109,9 +115,8 @@ static bool free_dead_slot(int fd, uint32_t index, struct cot_slot *slot, uint64
     bool dead = same && is_dead(index, slot, stamp) && cot_is_ledger(fd);
     dead = dead && !keeps_shared(index, slot, stamp);
     if (dead) {
-        for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
-            memset(cot_row(index, gpu), 0, sizeof(struct cot_slot_gpu));
-        }
+        const struct cot_slot_gpu empty = {0};
+        for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) write_row(cot_row(index, gpu), &empty);
         __atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->stamp, 0, __ATOMIC_SEQ_CST);
     }
