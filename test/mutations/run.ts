@@ -7,6 +7,7 @@ import { once } from 'node:events';
 import { cpSync, globSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
 import { generate, readSources } from '../../native/abi/generate.ts';
 import { type Place, placesIn, shuffled } from './places.ts';
@@ -55,14 +56,20 @@ for (const folder of ['node_modules', 'src', 'test']) symlinkSync(join(root, fol
 const builds = (...targets: string[]): boolean =>
   spawnSync('make', ['-C', native, ...targets], { stdio: 'ignore' }).status === 0;
 
-/** The first of the tests that fails with what is built; undefined: none. */
+/** The first of the tests that fails with what is built, its file and title; undefined: none. */
 async function noticedBy(tests: readonly Test[]): Promise<string | undefined> {
   for (const { file, match } of tests) {
-    const words = ['--fail-fast', file, ...(match === undefined ? [] : [`--match=${match}`])];
-    const env = { ...process.env, COTENANT_BUILD: join(native, 'build'), COTENANT_SEQUENCES: '200' };
-    const child = spawn(join(root, 'node_modules/.bin/ava'), words, { cwd: root, env, stdio: 'ignore' });
-    const [code] = (await once(child, 'exit')) as [number | null];
-    if (code !== 0) return file.replace(/^test\/native\//, '').replace(/\.test\.ts$/, '');
+    const words = ['--tap', '--fail-fast', file, ...(match === undefined ? [] : [`--match=${match}`])];
+    const path = `${join(root, 'node_modules/.bin')}:${process.env['PATH']}`;
+    const env = { ...process.env, PATH: path, COTENANT_BUILD: join(native, 'build'), COTENANT_SEQUENCES: '200' };
+    const child = spawn(join(root, 'node_modules/.bin/ava'), words, {
+      cwd: root,
+      env,
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
+    const [printed, [code]] = await Promise.all([text(child.stdout), once(child, 'close')]);
+    const title = /^not ok \d+ - (.*)$/m.exec(printed)?.[1] ?? 'ended without a failed test';
+    if (code !== 0) return `${file.replace(/^test\/native\//, '').replace(/\.test\.ts$/, '')}: ${title}`;
   }
   return undefined;
 }
@@ -118,8 +125,9 @@ async function changePlaces(count: number, seed: number): Promise<void> {
 }
 
 if (!builds('all', 'tests')) throw new Error('native/ does not build: make -C native all tests');
-const unchanged = (await noticedBy([{ file: RULES }])) ?? (await noticedBy([DIFFERENTIAL]));
-if (unchanged !== undefined) throw new Error(`${unchanged} fails without a mutation`);
+const asked = [...(values.only === 'places' ? [] : OF_VERBS), ...(values.only === 'verbs' ? [] : OF_PLACES)];
+const unchanged = await noticedBy([...new Map(asked.map((test) => [`${test.file} ${test.match}`, test])).values()]);
+if (unchanged !== undefined) throw new Error(`without a mutation fails ${unchanged}`);
 if (values.only !== 'places') await changeVerbs();
 if (values.only !== 'verbs') await changePlaces(Number(values.places), Number(values.seed));
 const percent = (100 * noticed) / all;
