@@ -41,9 +41,10 @@ export function startClient(t: Teardown, node: SimulatedNode, options: ClientOpt
     if (child.exitCode === null && child.signalCode === null) child.kill(signal);
     await exited;
   };
+  let unanswered = 0;
   t.teardown(async () => {
-    // A process that is killed is not checked for leaks.
-    if (process.env.COTENANT_SANITIZER_PRELOAD) {
+    // A process that is killed is not checked for leaks; one in the middle of a command would not read that it is to end.
+    if (process.env.COTENANT_SANITIZER_PRELOAD && unanswered === 0) {
       child.stdin.end();
       await Promise.race([exited, delay(3000, undefined, { ref: false })]);
     }
@@ -51,7 +52,9 @@ export function startClient(t: Teardown, node: SimulatedNode, options: ClientOpt
   });
   const ask = async (command: string): Promise<number[]> => {
     child.stdin.write(`${command}\n`);
+    unanswered += 1;
     const { value, done } = await lines.next();
+    unanswered -= 1;
     if (done) {
       const [code, signal] = await exited;
       throw new Error(`the client ended (${signal ?? code}) at: ${command}`);
