@@ -65,15 +65,27 @@ type WrongNumber = { readonly wrong: string; readonly right: string };
 export function parseWhole(value: unknown, least: number, most: number): Result<number, WrongNumber> {
   const right = `write a whole number from ${least} to ${most}`;
   const parsed = parseQuantity(value);
-  if (!parsed.ok) {
-    const [, percent] = /^(\d{1,4})\s*%$/.exec(String(value)) ?? [];
-    return err({ wrong: parsed.error, right: percent === undefined ? right : `write ${percent}` });
-  }
+  if (!parsed.ok) return err({ wrong: parsed.error, right });
   const whole = wholeUnits(parsed.value, 1n);
   if (whole === undefined) return err({ wrong: 'is not a whole number', right });
   if (whole < BigInt(least)) return err({ wrong: `is less than ${least}`, right });
   if (whole > BigInt(most)) return err({ wrong: `is more than ${most}`, right });
   return ok(Number(whole));
+}
+
+/** Whole percent in `least..most`. What a writer of "50%", "0.5" or "0,5" meant is proposed: 50. */
+export function parsePercent(value: unknown, least: number, most: number): Result<number, WrongNumber> {
+  const whole = parseWhole(value, least, most);
+  if (whole.ok) return whole;
+  const text = String(value).replace(',', '.');
+  const parsed = parseQuantity(/^\s*([\d.]+)\s*%?\s*$/.exec(text)?.[1] ?? text);
+  if (!parsed.ok) return whole;
+  const { numerator, denominator } = parsed.value;
+  const percent = text.includes('%') ? wholeUnits(parsed.value, 1n) : undefined;
+  const fraction = numerator < denominator ? wholeUnits({ numerator: numerator * 100n, denominator }, 1n) : undefined;
+  const meant = percent ?? fraction;
+  if (meant === undefined || meant < BigInt(Math.max(1, least)) || meant > BigInt(most)) return whole;
+  return err({ wrong: whole.error.wrong, right: `write ${meant}` });
 }
 
 /**
@@ -87,11 +99,30 @@ export function parseUnits(
   unitBytes: number,
 ): Result<number, WrongNumber> {
   const meant = /^\s*\d+(\.\d+)?\s*[mgt]i?b?\s*$/i.test(String(value)) && !/\dm$/.test(String(value));
-  if (!meant) return parseWhole(value, least, most);
+  if (!meant) return parseUnitCount(value, least, most, unitBytes);
   const parsed = parseQuantity(binaryText(String(value)));
   const units = parsed.ok ? floorUnits(parsed.value, BigInt(unitBytes)) : 0n;
   const right = units >= BigInt(least) && units <= BigInt(most) ? `write ${units}` : `write ${least} to ${most}`;
   return err({ wrong: `is an amount of bytes, and units of ${formatBytes(unitBytes)} are counted here`, right });
+}
+
+/** A number without a unit of bytes. Milli is proposed as what it was meant to be: "4096m" as 4096 MiB. */
+function parseUnitCount(value: unknown, least: number, most: number, unitBytes: number): Result<number, WrongNumber> {
+  const whole = parseWhole(value, least, most);
+  const parsed = parseQuantity(value);
+  if (whole.ok || !parsed.ok || wholeUnits(parsed.value, 1n) !== undefined || parsed.value.numerator < 0n) return whole;
+  const below = floorUnits(parsed.value, 1n);
+  const near = [below, below + 1n].filter((count) => count > 0n).join(' or ');
+  const [, mebibytes = near] = unitBytes === MIB ? (/^(\d+)m$/.exec(String(value)) ?? []) : [];
+  return err({ wrong: whole.error.wrong, right: `write ${mebibytes}` });
+}
+
+/** What a writer of a number of bytes below 1 MiB meant: "4096Mi" for 4096, and for 4096m, milli. */
+export function meantBytes(quantity: Quantity, gpus = 1): string {
+  const bytes = wholeUnits(quantity, 1n);
+  const thousandths = floorUnits({ ...quantity, numerator: quantity.numerator * 1000n }, 1n);
+  const meant = Math.ceil(Number(bytes ?? thousandths) / gpus) * gpus;
+  return `"${meant}Mi"${meant < 1024 && bytes !== undefined ? ` or "${meant}Gi"` : ''}`;
 }
 
 /** "4gi", "4GB" and "4 g" as Kubernetes writes what is meant by them: "4Gi". Other texts stay. */

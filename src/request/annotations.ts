@@ -28,7 +28,7 @@ import {
 } from '../api/request.ts';
 import { field, type JsonObject } from '../common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
-import { parseWhole } from '../common/quantity.ts';
+import { parsePercent, parseWhole } from '../common/quantity.ts';
 import { notWeakerThan } from '../policy/mode.ts';
 import type { Dialect, ForeignChoice } from './dialects/dialect.ts';
 import { mayBeUnlimited, type Rules } from './rules/namespace-rules.ts';
@@ -171,7 +171,7 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
     problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, why, right));
   };
   const percentOf = (value: string) => {
-    const percent = parseWhole(value, 1, 100 * MOST_GPUS);
+    const percent = parsePercent(value, 1, 100 * MOST_GPUS);
     return percent.ok ? percent.value : undefined;
   };
   return readByContainer(text, percentOf, refuse);

@@ -11,7 +11,7 @@ import {
 } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
+import { parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import { mayBeUnlimited, type Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -126,7 +126,7 @@ function readCount(asked: Asked, problems: Problem[]): number {
 
 /** Percent of each GPU; ACK's pages have it for one GPU only. */
 function readCores(text: string, asked: Asked, problems: Problem[]): number | undefined {
-  const percent = parseWhole(text, 1, 100);
+  const percent = parsePercent(text, 1, 100);
   if (percent.ok) return percent.value;
   const { wrong, right } = percent.error;
   problems.push(invalid(asked.amountPath(CORES), text, wrong, `${right}: percent of one GPU`));

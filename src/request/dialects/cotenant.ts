@@ -8,6 +8,8 @@ import {
   floorUnits,
   formatBytes,
   MIB,
+  meantBytes,
+  parsePercent,
   parseQuantity,
   parseWhole,
   wholeUnits,
@@ -29,7 +31,8 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   const gpusText = asked.amounts.get(GPU);
   const gpus = parseWhole(gpusText ?? '1', 1, MOST_GPUS);
   if (!gpus.ok) {
-    const right = `${gpus.error.right}, or leave ${GPU} out where the container needs no GPU`;
+    const right =
+      partOfGpu(gpusText ?? '') ?? `${gpus.error.right}, or leave ${GPU} out where the container needs no GPU`;
     return err([invalid(asked.amountPath(GPU), gpusText, gpus.error.wrong, right)]);
   }
   const problems: Problem[] = [];
@@ -47,6 +50,15 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
       ? [`${GPU_MEMORY} is not set, so all memory of the GPU is reserved and no other container fits on it`]
       : [];
   return { ok: true, value: { gpus: Array.from({ length: gpus.value }, () => share), warnings } };
+}
+
+/** What is right in the place of half a GPU, or of an amount of memory. */
+function partOfGpu(text: string): string | undefined {
+  // The API server writes 0.5 as "500m".
+  if (/^(0?[.,]\d+|\d{1,3}m|\d+\s*%)$/.test(text))
+    return `write ${GPU_MEMORY}, such as "4Gi", and ${GPU_CORES} in percent for a part of a GPU`;
+  const memory = binaryText(text);
+  return /^[\d.]+[KMGTP]i$/.test(memory) ? `write ${GPU_MEMORY}: ${memory}` : undefined;
 }
 
 /** Whole MiB for each GPU, or undefined with a problem added. */
@@ -71,13 +83,8 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   if (steps !== undefined) return Number(steps) * MIB;
   // The API server writes 8000 as "8k" and 0.5 as "500m": a number without a unit, or of milli for "M".
   if (/^\d+$/.test(text) || (below === 0n && /^[\d.]+([km]|[eE]\d+)?$/.test(text))) {
-    const { numerator, denominator } = parsed.value;
-    const count = Number(
-      denominator === 1n ? numerator : floorUnits({ numerator: numerator * 1000n, denominator }, 1n),
-    );
-    const meant = Math.ceil(count / gpus) * gpus;
-    const gib = meant < 1024 && denominator === 1n ? ` or "${meant}Gi"` : '';
-    return refuse('counts bytes, and is not whole MiB', `write "${meant}Mi"${gib}${gpus > 1 ? ', the total' : ''}`);
+    const meant = meantBytes(parsed.value, gpus);
+    return refuse('counts bytes, and is not whole MiB', `write ${meant}${gpus > 1 ? ', the total' : ''}`);
   }
   const wrong =
     gpus > 1 ? `is not a whole number of MiB on each of ${gpus} GPUs` : 'is not a whole number of MiB on the GPU';
@@ -98,7 +105,7 @@ function binaryTwin(text: string): string {
 /** Whole percent for each GPU, or undefined with a problem added. */
 function perGpuCores(text: string, gpus: number, asked: Asked, problems: Problem[]): number | undefined {
   const path = asked.amountPath(GPU_CORES);
-  const whole = parseWhole(text, gpus, 100 * gpus);
+  const whole = parsePercent(text, gpus, 100 * gpus);
   const meaning = `${100 * gpus} is all compute of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
   if (!whole.ok) {
     problems.push(invalid(path, text, whole.error.wrong, `${whole.error.right} (${meaning}), or leave it out`));

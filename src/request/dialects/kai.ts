@@ -3,14 +3,20 @@
 // Facts: github.com/kai-scheduler/KAI-Scheduler, docs/gpu-sharing; docs.nvidia.com/run-ai, "GPU Memory Fractions" and
 // "Migrate GPU Fractions".
 import { GPU_CORES } from '../../api/names.ts';
-import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
+import {
+  type ContainerRequest,
+  type GpuShare,
+  type MemoryAmount,
+  MOST_GPUS,
+  MOST_MEMORY_BYTES,
+} from '../../api/request.ts';
 import { type JsonObject, textAt } from '../../common/json.ts';
-import { type Checked, forbidden, invalid, keyPath, type Problem } from '../../common/problem.ts';
-import { MIB, parseQuantity, parseUnits, parseWhole } from '../../common/quantity.ts';
+import { type Checked, forbidden, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
+import { MIB, parseUnits, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
-import { ceilMib, percentAmount } from './fractions.ts';
+import { bytesAmount, percentAmount, rightFraction } from './fractions.ts';
 
 const FRACTION = 'gpu-fraction';
 /** As Run:ai and as KAI write it. */
@@ -36,13 +42,14 @@ export const kai: Dialect = {
   zeroIsNothing: false,
   signs: { deployments: ['kai-scheduler/kai-scheduler-default'] },
   read,
+  variables,
 };
 
 function readPod(annotations: JsonObject): readonly PodAmounts[] {
   const taken = (keys: readonly string[]) =>
     new Map(keys.flatMap((key) => (Object.hasOwn(annotations, key) ? [[key, String(annotations[key])] as const] : [])));
   const found: PodAmounts[] = [];
-  if (Object.hasOwn(annotations, FRACTION) || Object.hasOwn(annotations, MEMORY)) {
+  if ([FRACTION, MEMORY, COUNT].some((key) => Object.hasOwn(annotations, key))) {
     const container = textAt(annotations, CONTAINER);
     const amounts = taken([FRACTION, ...FRACTION_LIMITS, MEMORY, ...MEMORY_LIMITS, COUNT]);
     found.push({ ...(container !== undefined && { container }), amounts, path: annotationPath(CONTAINER) });
@@ -94,6 +101,11 @@ function readFraction({ amounts }: Asked, problems: Problem[]): Share | undefine
     );
     return undefined;
   }
+  // As KAI's webhook.
+  if (fraction === undefined && memory === undefined) {
+    problems.push(missing(annotationPath(FRACTION), `write the part of each GPU, or leave out ${COUNT}`));
+    return undefined;
+  }
   const [key, limitKeys] =
     fraction === undefined ? ([MEMORY, MEMORY_LIMITS] as const) : ([FRACTION, FRACTION_LIMITS] as const);
   const limitKey = limitKeys.find((one) => amounts.has(one)) ?? limitKeys[0];
@@ -103,7 +115,9 @@ function readFraction({ amounts }: Asked, problems: Problem[]): Share | undefine
     if (fraction !== undefined) return percentAmount(text, annotationPath(name), problems);
     const mebibytes = parseUnits(text, 1, MOST_MEMORY_BYTES / MIB, MIB);
     if (mebibytes.ok) return { kind: 'bytes', bytes: mebibytes.value * MIB };
-    problems.push(invalid(annotationPath(name), text, mebibytes.error.wrong, `${mebibytes.error.right}: MiB`));
+    const isFraction = /^\s*0?[.,]\d+\s*$|%\s*$/.test(text);
+    const right = isFraction ? `${rightFraction(text)} as ${FRACTION}` : `${mebibytes.error.right}: MiB`;
+    problems.push(invalid(annotationPath(name), text, mebibytes.error.wrong, right));
     return undefined;
   };
   return withLimit(readAmount(key), readAmount(limitKey), [limitKey, amounts.get(limitKey) ?? ''], problems);
@@ -114,13 +128,7 @@ function readNamed({ amounts }: Asked, keys: readonly string[], problems: Proble
   const readBytes = (end: string): MemoryAmount | undefined => {
     const key = keys.find((one) => one.endsWith(end));
     const text = key === undefined ? undefined : amounts.get(key);
-    if (key === undefined || text === undefined) return undefined;
-    const parsed = parseQuantity(text);
-    const bytes = parsed.ok ? ceilMib(parsed.value) : undefined;
-    if (bytes !== undefined) return { kind: 'bytes', bytes };
-    const wrong = parsed.ok ? 'is no amount that a GPU has' : parsed.error;
-    problems.push(invalid(annotationPath(key), text, wrong, 'write an amount such as "8Gi"'));
-    return undefined;
+    return key === undefined || text === undefined ? undefined : bytesAmount(text, annotationPath(key), problems);
   };
   const [request, limit] = [readBytes(REQUEST_END), readBytes(LIMIT_END)];
   const limitKey = keys.find((key) => key.endsWith(LIMIT_END)) ?? '';
@@ -146,4 +154,14 @@ function withLimit(
 function sizeOf(amount: MemoryAmount): number {
   if (amount.kind === 'bytes') return amount.bytes;
   return amount.kind === 'percent' ? amount.percent : 100;
+}
+
+/**
+ * The part of a GPU, which KAI's binder sets under both names. Of an amount of memory it is that of the GPU that was
+ * chosen, which nothing here knows.
+ */
+function variables({ gpus: [gpu] }: ContainerRequest): Readonly<Record<string, string>> {
+  if (gpu === undefined || (gpu.memory.kind !== 'percent' && gpu.memory.kind !== 'whole')) return {};
+  const part = String(sizeOf(gpu.memory) / 100);
+  return { GPU_PORTION: part, RUNAI_NUM_OF_GPUS: part };
 }

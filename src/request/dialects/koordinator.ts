@@ -3,9 +3,10 @@
 // Facts: koordinator.sh, "Device Scheduling" and "GPU Share With HAMi"; its webhook's rules for these resources.
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseWhole } from '../../common/quantity.ts';
+import { MIB, parsePercent, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
+import { rightBytes } from './fractions.ts';
 
 const GPU = 'koordinator.sh/gpu';
 const CORES = 'koordinator.sh/gpu-core';
@@ -30,19 +31,20 @@ function read(asked: Asked): Checked<Answer> {
   const refuse = (resource: string, wrong: string, right: string) => {
     problems.push(invalid(asked.amountPath(resource), asked.amounts.get(resource), wrong, right));
   };
+  const percent = 'percent, 100 is one GPU';
   /** Undefined where nothing or 0 is written. */
   const amount = (resource: string, most: number, unit: string): number | undefined => {
     const text = asked.amounts.get(resource);
     if (text === undefined) return undefined;
-    const parsed = parseWhole(text, 0, most);
-    if (!parsed.ok) refuse(resource, parsed.error.wrong, `${parsed.error.right}: ${unit}`);
+    const parsed = unit === percent ? parsePercent(text, 0, most) : parseWhole(text, 0, most);
+    if (!parsed.ok)
+      refuse(resource, parsed.error.wrong, resource === MEMORY ? rightBytes(text) : `${parsed.error.right}: ${unit}`);
     return parsed.ok ? parsed.value || undefined : undefined;
   };
-  const percent = 'percent, 100 is one GPU';
   const both = amount(GPU, 100 * MOST_GPUS, percent);
   const cores = both ?? amount(CORES, 100 * MOST_GPUS, percent);
   const ratio = both ?? amount(RATIO, 100 * MOST_GPUS, percent);
-  const bytes = amount(MEMORY, MOST_MEMORY_BYTES, 'bytes, such as "8Gi"');
+  const bytes = amount(MEMORY, MOST_MEMORY_BYTES, 'bytes');
   const shared = amount(COUNT, MOST_GPUS, 'GPUs');
   if (problems.length > 0) return err(problems);
   const ratioName = both === undefined ? RATIO : GPU;
@@ -52,8 +54,7 @@ function read(asked: Asked): Checked<Answer> {
     refuse(MEMORY, `is not possible beside ${ratioName}`, 'leave one of the two out');
   if (bytes === undefined && ratio === undefined)
     problems.push(missing(asked.amountPath(RATIO), `write percent of the memory, or ${MEMORY} in bytes`));
-  if (bytes !== undefined && bytes < MIB)
-    refuse(MEMORY, 'counts bytes', `write ${bytes < 1024 ? `"${bytes}Gi" or ` : ''}"${bytes}Mi"`);
+  if (bytes !== undefined && bytes < MIB) refuse(MEMORY, 'counts bytes', rightBytes(asked.amounts.get(MEMORY) ?? ''));
   const total = ratio ?? cores ?? 0;
   const below = Math.floor(total / 100) * 100;
   if (shared === undefined && below > 0 && total !== below)

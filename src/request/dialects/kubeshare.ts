@@ -7,7 +7,7 @@ import { type Checked, invalid, keyPath, missing, type Problem } from '../../com
 import { parseQuantity, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
-import { ceilMib, hundredthsOf, percentAmount } from './fractions.ts';
+import { bytesAmount, hundredthsOf, percentAmount, rightFraction } from './fractions.ts';
 
 const LABELS = 'sharedgpu/';
 const ANNOTATIONS = 'kubeshare/';
@@ -59,7 +59,9 @@ function read(asked: Asked): Checked<Answer> {
   if (most !== undefined && cores !== undefined && most < cores)
     problems.push(invalid(path(LIMIT), limit, `is less than ${REQUEST}`, `write ${request} or more, up to 1`));
   const amount =
-    memory === undefined ? memoryOfRequest(request, domain, path, problems) : bytesOf(memory, path(MEMORY), problems);
+    memory === undefined
+      ? memoryOfRequest(request, domain, path, problems)
+      : bytesAmount(memory, path(MEMORY), problems);
   if (problems.length > 0 || amount === undefined || cores === undefined) return err(problems);
   const share: GpuShare = {
     memory: amount,
@@ -85,8 +87,7 @@ function wholeGpus(request: string, limit: string | undefined, path: (name: stri
 function percentOf(text: string, path: string, problems: Problem[]): number | undefined {
   if (sameQuantity(text, '0')) return 0;
   const hundredths = hundredthsOf(text);
-  if (hundredths === undefined)
-    problems.push(invalid(path, text, 'is no fraction of a GPU', 'write a fraction such as "0.5", up to 1'));
+  if (hundredths === undefined) problems.push(invalid(path, text, 'is no fraction of a GPU', rightFraction(text)));
   return hundredths === undefined ? undefined : Math.max(1, Math.floor(hundredths / 100));
 }
 
@@ -100,13 +101,5 @@ function memoryOfRequest(
   if (domain === LABELS && !sameQuantity(request, '0'))
     return hundredthsOf(request) === undefined ? undefined : percentAmount(request, path(REQUEST), problems);
   problems.push(missing(path(MEMORY), 'write bytes of memory'));
-  return undefined;
-}
-
-function bytesOf(text: string, path: string, problems: Problem[]) {
-  const parsed = parseQuantity(text);
-  const bytes = parsed.ok ? ceilMib(parsed.value) : undefined;
-  if (bytes !== undefined) return { kind: 'bytes', bytes } as const;
-  problems.push(invalid(path, text, 'is no amount of memory', 'write bytes, such as "1073741824"'));
   return undefined;
 }

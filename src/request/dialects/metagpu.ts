@@ -4,7 +4,7 @@
 import { type GpuShare, type MemoryAmount, MOST_GPUS } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, forbidden, invalid, keyPath } from '../../common/problem.ts';
-import { parseWhole } from '../../common/quantity.ts';
+import { parsePercent, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -24,7 +24,7 @@ export const metagpu: Dialect = {
 
 function read(asked: Asked, rules: Rules): Checked<Answer> {
   const text = asked.amounts.get(UNITS);
-  const units = parseWhole(text, 1, 100 * MOST_GPUS);
+  const units = parsePercent(text, 1, 100 * MOST_GPUS);
   if (!units.ok)
     return err([invalid(asked.amountPath(UNITS), text, units.error.wrong, `${units.error.right}: 100 is one GPU`)]);
   const gpus = Math.ceil(units.value / 100);

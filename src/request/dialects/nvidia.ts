@@ -15,8 +15,11 @@ const REPLICA = 'nvidia.com/gpu.shared';
 const MIG = 'nvidia.com/mig-';
 /** Slices and GB; a suffix such as `.me` names engines for media, which every container has here. */
 const PROFILE = /^nvidia\.com\/mig-([1-7])g\.(\d{1,3})gb(?:[.+-][a-z0-9.+-]*)?$/;
-/** Profiles of GPUs with four slices of compute (A30, RTX PRO 6000); others have seven. */
-const OF_FOUR: readonly string[] = ['1g.6gb', '2g.12gb', '4g.24gb', '2g.48gb', '4g.96gb'];
+/**
+ * Profiles of GPUs with four slices of compute (A30, RTX PRO 6000); others have seven. A 1g.24gb of an H100 with 96 GB is one
+ * of seven, of which its memory lets four be: a quarter is no less than what either has.
+ */
+const OF_FOUR: readonly string[] = ['1g.6gb', '2g.12gb', '4g.24gb', '1g.24gb', '2g.48gb', '4g.96gb'];
 /** Engines for graphics, which profiles of an RTX PRO 6000 alone name. */
 const GRAPHICS = /[.+]gfx$/;
 /** What GKE's nodes are selected by: there `nvidia.com/gpu: 1` is a replica, or a MIG instance. */

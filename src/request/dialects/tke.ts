@@ -3,7 +3,7 @@
 import { type GpuShare, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseUnits, parseWhole } from '../../common/quantity.ts';
+import { MIB, parsePercent, parseUnits } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
@@ -26,7 +26,7 @@ export const tke: Dialect = {
 function read(asked: Asked): Checked<Answer> {
   const text = asked.amounts.get(CORES);
   if (text === undefined) return err([missing(asked.amountPath(CORES), `${MEMORY} needs an amount of ${CORES}`)]);
-  const cores = parseWhole(text, 1, 100 * MOST_GPUS);
+  const cores = parsePercent(text, 1, 100 * MOST_GPUS);
   if (!cores.ok)
     return err([invalid(asked.amountPath(CORES), text, cores.error.wrong, `${cores.error.right}: 100 is one GPU`)]);
   if (cores.value >= 100) return readWholeGpus(cores.value, text, asked);
@@ -66,7 +66,7 @@ function readWholeGpus(cores: number, text: string, asked: Asked): Checked<Answe
 function readLimit(cores: number, asked: Asked, problems: Problem[]): number | undefined {
   const text = textAt(asked.annotations, LIMIT_ANNOTATION);
   if (text === undefined) return undefined;
-  const limit = parseWhole(text, cores, 100);
+  const limit = parsePercent(text, cores, 100);
   if (limit.ok) return limit.value;
   const path = keyPath('metadata.annotations', LIMIT_ANNOTATION);
   problems.push(invalid(path, text, limit.error.wrong, `${limit.error.right}: percent of the GPU, from ${CORES} up`));

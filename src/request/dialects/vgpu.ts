@@ -5,7 +5,7 @@
 import { GPU_MODEL_ANNOTATION, GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
+import { MIB, parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, ForeignChoice } from './dialect.ts';
@@ -109,9 +109,14 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
   const amount = (resource: string | undefined, most: number, unit: string, least = 0): number | undefined => {
     const text = resource === undefined ? undefined : asked.amounts.get(resource);
     if (resource === undefined || text === undefined) return undefined;
-    const parsed = resource === names.memory ? parseUnits(text, least, most, MIB) : parseWhole(text, least, most);
+    const isPercent = unit.startsWith('percent');
+    const parse = isPercent ? parsePercent : parseWhole;
+    const parsed = resource === names.memory ? parseUnits(text, least, most, MIB) : parse(text, least, most);
     if (parsed.ok) return parsed.value || undefined;
-    problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, `${parsed.error.right}: ${unit}`));
+    const [, percent] = /^(\d+)\s*%$/.exec(text) ?? [];
+    const isOther = percent !== undefined && !isPercent && names.percentage !== undefined;
+    const right = isOther ? `write ${names.percentage}: ${percent}` : `${parsed.error.right}: ${unit}`;
+    problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, right));
     return undefined;
   };
   const read = [names.count, names.memory, names.percentage, names.cores, names.earlierCores];

@@ -6,7 +6,7 @@ import { type ContainerGrant, formatPodGrant } from '../../api/grant-annotation.
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../../api/names.ts';
 import { createBackoff } from '../../common/backoff.ts';
 import type { Logger } from '../../common/logger.ts';
-import { describeApiError, statusOf, unlessMissing } from '../../kube/api-error.ts';
+import { describeApiError, retryAfterMsOf, statusOf, unlessMissing } from '../../kube/api-error.ts';
 import { callApi, pathOf } from '../../kube/call.ts';
 import type { ApiConfig } from '../../kube/config.ts';
 
@@ -76,17 +76,19 @@ export function createBindingWriter({ config, landsMs, closed, logger }: WriterP
       }
       const backoff = createBackoff(PAUSE_MS);
       while (!closed.aborted) {
+        let pauseMs = 0;
         const over = answered || performance.now() - begunMs >= landsMs;
         try {
           const found = await findBinding(request, body);
           if (found === 'ours') return { kind: 'written' };
           if (found === 'other' || over) return { kind: 'not-written', because };
         } catch (problem) {
+          pauseMs = retryAfterMsOf(problem);
           logger.warn(`cannot read whether the pod was bound: ${describeApiError(problem)}`, {
             pod: `${namespace}/${name}`,
           });
         }
-        await delay(backoff.nextMs(), undefined, { signal: closed, ref: false }).catch(() => undefined);
+        await delay(backoff.nextMs(pauseMs), undefined, { signal: closed, ref: false }).catch(() => undefined);
       }
       return { kind: 'unknown' };
     },

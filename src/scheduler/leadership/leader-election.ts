@@ -79,7 +79,9 @@ export function holdLease(
     } catch (error) {
       if (statusOf(error) !== 409)
         onProblem(`cannot acquire or renew the Lease ${fullName}: ${describeApiError(error)}`);
-      return retryAfterMsOf(error);
+      // A leader tries once more before the Lease counts as lost, however busy the API server says it is.
+      const leftMs = (lease.held?.untilMs ?? 0) - performance.now();
+      return leftMs > 0 ? Math.min(retryAfterMsOf(error), leftMs - CALL_MS) : retryAfterMsOf(error);
     }
   };
 

@@ -77,7 +77,7 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
     memory: [{ part: 0.1 }],
     cores: 10,
   },
-  // github.com/kai-scheduler/KAI-Scheduler, docs/gpu-sharing: annotation and queue, no resource
+  // github.com/kai-scheduler/KAI-Scheduler, docs/gpu-sharing: annotation and queue, no resource; its binder's variables
   kai: {
     settings: {
       ...by('kai-scheduler'),
@@ -86,6 +86,7 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
     },
     memory: [{ part: 0.1 }],
     cores: 0,
+    env: { GPU_PORTION: '0.1', RUNAI_NUM_OF_GPUS: '0.1' },
   },
   // github.com/NTHU-LSALAB/KubeShare, README: guaranteed part, largest part, and bytes
   kubeshare: {

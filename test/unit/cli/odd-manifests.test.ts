@@ -67,10 +67,7 @@ const ODD: Readonly<Record<string, readonly [document: JsonObject, ...said: stri
   'more than any node has': [ours('8Ei'), '"8Ei" is more than any node has; write at most 1Pi'],
   'a fraction of a unit': [ours('1.5Gi'), 'main: 1536 MiB of one GPU'],
   'compute in percent': [ours('4Gi', { 'cotenant.io/gpu-cores': '50%' }), 'write 50 (100 is all compute of the GPU)'],
-  'compute as a fraction': [
-    ours('4Gi', { 'cotenant.io/gpu-cores': 0.5 }),
-    '"0.5" is not a whole number; write a whole number from 1 to 100',
-  ],
+  'compute as a fraction': [ours('4Gi', { 'cotenant.io/gpu-cores': 0.5 }), '"0.5" is not a whole number; write 50'],
   'a name of ours that does not exist': [
     pod({ containers: [main({ 'cotenant.io/gpu-mem': '4Gi' })] }),
     `${limit}["cotenant.io/gpu-mem"]: "4Gi" is not known to Cotenant; write cotenant.io/gpu-memory (there are cotenant.io/gpu, cotenant.io/gpu-memory, cotenant.io/gpu-cores)`,

@@ -3,66 +3,60 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
-import { parse } from 'yaml';
-import type { GpuShare } from '../../../src/api/request.ts';
+import type { GpuShare, MemoryAmount } from '../../../src/api/request.ts';
 import { parsePodRequest } from '../../../src/api/request-annotation.ts';
-import { type JsonObject, objectAt } from '../../../src/common/json.ts';
+import { objectAt } from '../../../src/common/json.ts';
 import { ROOT } from '../../support/docs.ts';
 import { answerOf, configured, creation } from '../webhook/reviews.ts';
+import { ALLOWED, podOf, type Row, rows } from './shapes.ts';
 
-const read = (name: string) =>
-  readFileSync(join(ROOT, 'test/fixtures/manifests', name), 'utf8')
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => line.split(' | ').map((cell) => cell.trim()));
-
-const lines = read('documented-shapes.txt');
-const sources = new Set(lines.flatMap(([line = '']) => /^# ([\w-]+): ./.exec(line)?.[1] ?? []));
-const shapes = lines.filter(([line = '']) => !line.startsWith('#'));
-const ALLOWED = { allowMemoryIsolationOff: true, allowMemoryOvercommit: true, nvidiaReplicas: 4 };
+const lines = readFileSync(join(ROOT, 'test/fixtures/manifests/documented-shapes.txt'), 'utf8').split('\n');
+const sources = new Set(lines.flatMap((line) => /^# ([\w-]+): ./.exec(line)?.[1] ?? []));
+const shapes = lines
+  .filter((line) => line !== '' && !line.startsWith('#'))
+  .map((line) => line.split(' | ').map((cell) => cell.trim()));
 const MIB = 2 ** 20;
 
-function podOf(limits: string, more: string): JsonObject {
-  const { m = {}, s = {}, c = {}, o = [] } = parse(more || '{}');
-  const main = { name: 'main', image: 'x', ...(limits !== '' && { resources: { limits: parse(limits) } }), ...c };
-  return { metadata: m, spec: { ...s, containers: [main, ...o] } };
-}
-
-/** `none`, `refused`, or the shares of the only container that has some. */
-function madeOf(dialects: string, pod: JsonObject): 'none' | 'refused' | readonly GpuShare[] {
-  const answer = answerOf(creation(pod), configured({ rules: { dialects: dialects.split(','), ...ALLOWED } }));
-  if (answer.outcome === 'denied') return 'refused';
-  const record = parsePodRequest(objectAt(objectAt(answer.pod, 'metadata'), 'annotations')['cotenant.io/request']);
-  return record.ok ? (record.value.containers[0]?.gpus ?? []) : 'none';
-}
-
-const memoryOf = ({ memory }: GpuShare): string => {
+const amountOf = (memory: MemoryAmount): string => {
   if (memory.kind === 'bytes') return `${memory.bytes / MIB} MiB`;
   if (memory.kind === 'units') return `${(memory.units * memory.unitBytes) / MIB} MiB`;
   return memory.kind === 'percent' ? `${memory.percent} %` : 'whole';
 };
+const memoryOf = ({ memory, memoryLimit }: GpuShare) =>
+  `${amountOf(memory)}${memoryLimit ? ` (limit ${amountOf(memoryLimit)})` : ''}`;
+const coresOf = ({ coresPercent }: GpuShare) => (coresPercent === undefined ? 'none' : `${coresPercent} %`);
+/** Once where all GPUs have the same. */
+const perGpu = (gpus: readonly GpuShare[], say: (gpu: GpuShare) => string) => [...new Set(gpus.map(say))].join(', ');
 
-test('sixty shapes become what their system documents, or what is named instead', (t) => {
-  t.true(shapes.length >= 60, String(shapes.length));
-  const known = new Set(read('public-shapes.txt').map((cells) => cells.slice(0, 4).join(' | ')));
-  for (const cells of shapes) {
-    const [dialects = '', , limits = '', more = '', gpus = '', memory = '', compute = '', here = '', source = ''] =
-      cells;
-    const what = cells.join(' | ');
-    t.true(known.has(cells.slice(0, 4).join(' | ')) && sources.has(source), what);
-    const made = madeOf(dialects, podOf(limits, more));
-    if (here || gpus === 'none' || gpus === 'refused') {
-      t.deepEqual(made, (here || gpus) as typeof made, what);
-      continue;
-    }
-    if (typeof made === 'string') {
-      t.fail(`${made}: ${what}`);
-      continue;
-    }
-    t.is(made.length, Number(gpus), what);
-    for (const share of made) {
-      if (memory !== '-') t.is(memoryOf(share), memory, what);
-      if (compute !== '-') t.is(`${share.coresPercent} %`, compute, what);
-    }
-  }
+/** `none`, `refused`, or GPUs, memory and compute of each container that has some. */
+function madeOf(row: Row): readonly string[] {
+  const settings = { rules: { dialects: row.dialects.split(','), ...ALLOWED } };
+  const answer = answerOf(creation(podOf(row)), configured(settings));
+  if (answer.outcome === 'denied') return ['refused'];
+  const record = parsePodRequest(objectAt(objectAt(answer.pod, 'metadata'), 'annotations')['cotenant.io/request']);
+  if (!record.ok) return ['none'];
+  const { containers } = record.value;
+  const ofEach = (say: (gpus: readonly GpuShare[]) => string) => containers.map(({ gpus }) => say(gpus)).join(' + ');
+  return [
+    ofEach((gpus) => String(gpus.length)),
+    ofEach((gpus) => perGpu(gpus, memoryOf)),
+    ofEach((gpus) => perGpu(gpus, coresOf)),
+  ];
+}
+
+test('each shape becomes what its system documents, or what is named instead', (t) => {
+  t.deepEqual(
+    shapes.map((cells) => cells.slice(0, 4).join(' | ')),
+    rows.map(({ dialects, kind, limits, more }) => [dialects, kind, limits, more].join(' | ')),
+  );
+  const differences = shapes.flatMap((cells, index) => {
+    const [gpus = '', memory = '', compute = '', here = '', source = ''] = cells.slice(4);
+    t.true(sources.has(source), source);
+    const documented = gpus === 'none' || gpus === 'refused' ? [gpus] : [gpus, memory, compute];
+    const expected = here === '' ? documented : here.split(' / ');
+    const made = madeOf(rows[index] as Row);
+    const isSame = expected.every((text, cell) => /^-( \+ -)*$/.test(text) || made[cell] === text);
+    return isSame && made.length === expected.length ? [] : [`${made.join(' / ')}: ${cells.join(' | ')}`];
+  });
+  t.deepEqual(differences, []);
 });

@@ -38,7 +38,7 @@ table('KAI, Run:ai', {
     `${annotation('gpu-fraction')}: "1.5" is no fraction of a GPU; write a fraction of a GPU such as "0.5", up to 1`,
   ]),
   'percent in the place of a fraction': fraction({ 'gpu-fraction': '50%' }, [
-    `${annotation('gpu-fraction')}: "50%" is no fraction of a GPU; write a fraction of a GPU such as "0.5", up to 1`,
+    `${annotation('gpu-fraction')}: "50%" is no fraction of a GPU; write "0.5"`,
   ]),
   nothing: fraction({ 'gpu-fraction': '0' }, [
     `${annotation('gpu-fraction')}: "0" is no fraction of a GPU; write a fraction of a GPU such as "0.5", up to 1`,
@@ -52,7 +52,9 @@ table('KAI, Run:ai', {
   'a container that is not there': fraction({ 'gpu-fraction': '0.5', 'gpu-fraction-container-name': 'x' }, [
     `${annotation('gpu-fraction-container-name')}: "x" names a container that is not in the pod; write one of main`,
   ]),
-  'a number of GPUs alone asks for nothing': fraction({ 'gpu-fraction-num-devices': '2' }, 'none'),
+  'a number of GPUs alone': fraction({ 'gpu-fraction-num-devices': '2' }, [
+    `${annotation('gpu-fraction')}: is missing; write the part of each GPU, or leave out gpu-fraction-num-devices`,
+  ]),
   'a limit above the fraction': fraction(
     { 'gpu-fraction': '0.25', 'gpu-fraction-limit': '0.8' },
     [{ ...percent(25), memoryLimit: { kind: 'percent', percent: 80 } }],
@@ -130,7 +132,7 @@ table('KubeShare', {
     `${label('gpu_request')}: is missing; write a fraction of a GPU such as "0.5"`,
   ]),
   'no fraction': shared({ gpu_request: 'half' }, [
-    `${label('gpu_request')}: "half" is no fraction of a GPU; write a fraction such as "0.5", up to 1`,
+    `${label('gpu_request')}: "half" is no fraction of a GPU; write a fraction of a GPU such as "0.5", up to 1`,
   ]),
   'all of it zero': shared({ gpu_request: '0.0', gpu_limit: '0' }, 'none'),
   'off by default': shared({ gpu_request: '0.5' }, 'none', {}),

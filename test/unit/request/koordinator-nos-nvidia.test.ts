@@ -79,7 +79,7 @@ table('Koordinator', {
   'a bare number of bytes': {
     settings: koordinator,
     limits: { [MEMORY]: '8' },
-    expected: [`${limit(MEMORY)}: "8" counts bytes; write "8Gi" or "8Mi"`],
+    expected: [`${limit(MEMORY)}: "8" counts bytes; write "8Mi" or "8Gi"`],
   },
   'a bare number of thousands of bytes, as the API server writes it': {
     settings: koordinator,

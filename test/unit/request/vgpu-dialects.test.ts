@@ -245,7 +245,7 @@ table('TKE', {
   'a fraction of a percent': {
     settings,
     limits: { [CORE]: '0.5', [MEMORY]: '8' },
-    expected: [`${limit(CORE)}: "0.5" is not a whole number; write a whole number from 1 to 6400: 100 is one GPU`],
+    expected: [`${limit(CORE)}: "0.5" is not a whole number; write 50: 100 is one GPU`],
   },
   'a limit above the share': {
     settings,

@@ -69,6 +69,21 @@ test('variables that workloads of ACK read are set, and those of the pod stay', 
   );
 });
 
+test('variables that workloads of KAI read are set where the part of a GPU is known', (t) => {
+  const kai = configured({ rules: { dialects: ['kai'] } });
+  const varsOf = (annotations: object, env: object[] = []) => {
+    const all = mainOf(patched(sharePod({ resources: undefined, env }, {}, { annotations }), kai).pod).env ?? [];
+    return all.filter(({ name }) => /^(GPU_PORTION|RUNAI_)/.test(name)).map(({ name, value }) => `${name}=${value}`);
+  };
+  const both = (part: string) => [`GPU_PORTION=${part}`, `RUNAI_NUM_OF_GPUS=${part}`];
+  t.deepEqual(varsOf({ 'gpu-fraction': '0.5' }), both('0.5'));
+  t.deepEqual(varsOf({ 'gpu-fraction': '0.125', 'gpu-fraction-num-devices': '2' }), both('0.125'));
+  t.deepEqual(varsOf({ 'gpu-fraction': '1' }), both('1'));
+  t.deepEqual(varsOf({ 'gpu-memory': '2000' }), []);
+  const own = { name: 'RUNAI_NUM_OF_GPUS', value: '1' };
+  t.deepEqual(varsOf({ 'gpu-fraction': '0.5' }, [own]), ['RUNAI_NUM_OF_GPUS=1', 'GPU_PORTION=0.5']);
+});
+
 test('a high priority of ACK counts where the namespace allows it', (t) => {
   const env = [{ name: 'ALIYUN_COM_GPU_HIGH_PRIO', value: '1' }];
   const pod = sharePod({ env, resources: { limits: { 'aliyun.com/gpu-mem': '3' } } });

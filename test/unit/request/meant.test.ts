@@ -1,0 +1,111 @@
+// What people write in the place of an amount, and the proposal of what was meant: half a GPU, percent with a sign, units
+// in other letters, numbers without a unit. The API server writes 0.5 as "500m" and 8000 as "8k" before the webhook reads it.
+import test from 'ava';
+import { outcome, podWith, rules } from './pods.ts';
+
+const OWN = { gpu: 'cotenant.io/gpu', memory: 'cotenant.io/gpu-memory', cores: 'cotenant.io/gpu-cores' };
+const PART = 'write cotenant.io/gpu-memory, such as "4Gi", and cotenant.io/gpu-cores in percent for a part of a GPU';
+const PERCENT = 'write 50 (100 is all compute of the GPU), or leave it out';
+const ofGpu = { memory: 'percent of the memory of each GPU', compute: 'percent of the compute of each GPU' };
+
+/** Dialect -> name of the resource -> text -> what is right. */
+const LIMITS: Record<string, Record<string, Record<string, string>>> = {
+  cotenant: {
+    [OWN.memory]: {
+      '4096': 'write "4096Mi"',
+      '4096m': 'write "4096Mi"',
+      '8k': 'write "8000Mi"',
+      '2.0': 'write "2Mi" or "2Gi"',
+      '4gb': 'write "4Gi"',
+      '4 GB': 'write "4Gi"',
+      '4GiB': 'write "4Gi"',
+      '4 Gi': 'write "4Gi"',
+      '4096MB': 'write "4096Mi"',
+      '500m': 'write "500Mi"',
+      '50%': 'write an amount such as "4Gi" or "1536Mi"',
+    },
+    [OWN.gpu]: {
+      '0.5': PART,
+      '500m': PART,
+      '50%': PART,
+      '4Gi': 'write cotenant.io/gpu-memory: 4Gi',
+      '4G': 'write cotenant.io/gpu-memory: 4Gi',
+      '4gb': 'write cotenant.io/gpu-memory: 4Gi',
+    },
+    [OWN.cores]: { '0.5': PERCENT, '500m': PERCENT, '50%': PERCENT, '50 %': PERCENT },
+  },
+  hami: {
+    'nvidia.com/gpumem': {
+      '4096m': 'write 4096: MiB of each GPU',
+      '4gb': 'write 4096: MiB of each GPU',
+      '4 GB': 'write 4096: MiB of each GPU',
+      '50%': 'write nvidia.com/gpumem-percentage: 50',
+    },
+    'nvidia.com/gpu': { '50%': 'write nvidia.com/gpumem-percentage: 50' },
+    'nvidia.com/gpumem-percentage': { '500m': `write 50: ${ofGpu.memory}`, '50%': `write 50: ${ofGpu.memory}` },
+    'nvidia.com/gpucores': { '0.25': `write 25: ${ofGpu.compute}`, '25%': `write 25: ${ofGpu.compute}` },
+  },
+  ack: {
+    'aliyun.com/gpu-mem': { '5500m': 'write 5 or 6', '500m': 'write 1', '10GB': 'write 10', '8 Gi': 'write 8' },
+  },
+  metagpu: { 'cnvrg.io/metagpu': { '500m': 'write 50: 100 is one GPU', '30%': 'write 30: 100 is one GPU' } },
+  tke: { 'tencent.com/vcuda-core': { '300m': 'write 30: 100 is one GPU', '30%': 'write 30: 100 is one GPU' } },
+  koordinator: {
+    'koordinator.sh/gpu': { '500m': 'write 50: percent, 100 is one GPU', '50%': 'write 50: percent, 100 is one GPU' },
+    'koordinator.sh/gpu-memory': {
+      '4096': 'write "4096Mi"',
+      '4096m': 'write "4096Mi"',
+      '8k': 'write "8000Mi"',
+      '4gb': 'write "4Gi"',
+      '512Ki': 'write at least "1Mi"',
+    },
+  },
+};
+
+const NAMED = 'nvidia.com/container.main.gpu-memory.request';
+const KUBESHARE = { 'sharedgpu/gpu_request': '0.5', 'sharedgpu/gpu_limit': '1.0' };
+/** Key of an annotation of KAI, or of a label of KubeShare -> text -> what is right. */
+const KEYS: Record<string, Record<string, string>> = {
+  'gpu-fraction': {
+    '50%': 'write "0.5"',
+    '12.5 %': 'write "0.125"',
+    '0,5': 'write "0.5"',
+    '50': 'write "0.5"',
+    '1.5': 'write a fraction of a GPU such as "0.5", up to 1',
+  },
+  'gpu-memory': {
+    '4gb': 'write 4096: MiB',
+    '4096m': 'write 4096: MiB',
+    '0.5': 'write "0.5" as gpu-fraction',
+    '50%': 'write "0.5" as gpu-fraction',
+  },
+  [NAMED]: { '8192': 'write "8192Mi"', '8gb': 'write "8Gi"', '50%': 'write an amount such as "8Gi"' },
+  'sharedgpu/gpu_request': { '50%': 'write "0.5"', '0,5': 'write "0.5"' },
+  'sharedgpu/gpu_mem': { '4096': 'write "4096Mi"', '4gb': 'write "4Gi"' },
+};
+
+const proposed = (found: unknown): string => {
+  const [problem] = Array.isArray(found) ? found : [];
+  return typeof problem === 'string' ? problem.slice(problem.indexOf('; ') + 2) : `not refused: ${String(found)}`;
+};
+
+for (const [dialect, resources] of Object.entries(LIMITS)) {
+  test(`${dialect}: a refusal of a resource proposes what was meant`, (t) => {
+    const settings = { dialects: dialect === 'cotenant' ? [] : [dialect] };
+    for (const [resource, texts] of Object.entries(resources)) {
+      for (const [text, right] of Object.entries(texts))
+        t.is(proposed(outcome(podWith({ [resource]: text }, {}), rules(settings))), right, `${resource}: ${text}`);
+    }
+  });
+}
+
+test('kai and kubeshare: a refusal of a key of the pod proposes what was meant', (t) => {
+  for (const [key, texts] of Object.entries(KEYS)) {
+    for (const [text, right] of Object.entries(texts)) {
+      const more = key.startsWith('sharedgpu/')
+        ? { labels: { ...KUBESHARE, [key]: text } }
+        : { annotations: { [key]: text } };
+      t.is(proposed(outcome(podWith({}, more), rules({ dialects: ['kai', 'kubeshare'] }))), right, `${key}: ${text}`);
+    }
+  }
+});
