@@ -5,7 +5,8 @@
  * The agent writes the first half (a header, an order per GPU) and reads none of it back, except its own records at
  * its start. The container's processes write the second half (a row per process and GPU), which the agent copies
  * and checks. Each word has one writer: the agent, or the process that has the ledger's slot of that index (all its
- * threads, hence atomically); cot_lease_shared, in an order, is written by all processes of the container.
+ * threads, hence atomically). In an order cot_lease_shared is written by all processes of the container, and `wake` is
+ * increased by them and by the agent.
  * Little-endian, 8-byte aligned, no pointers, fixed size. Times are CLOCK_BOOTTIME in ns; used GPU time in ns is
  * counted up and never reset.
  *

@@ -256,7 +256,9 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);
     if (!wants) member->bound_ns = 0;
     else {
-        bool begins = !wanted || digest->launches - member->bound_launches >= member->bound_waiting;
+        /* A launch that the driver refuses is taken back. */
+        int64_t made = (int64_t)(digest->launches - member->bound_launches);
+        bool begins = !wanted || made >= (int64_t)member->bound_waiting;
         if (begins || member->undrained) bound_wait(arbiter, gpu, member, begins);
         uint64_t waiting = cot_smaller(digest->waiting, MOST_WAITING);
         member->bound_waiting = cot_larger(member->bound_waiting, waiting);

@@ -102,15 +102,17 @@ void cot_each_gpu(struct cot_arbiter *arbiter, struct cot_member *member, cot_vi
 
 /* A turn may end between launches that belong together: as many as one member has made, the others may make. */
 void cot_limit_catch_up(struct cot_arbiter *arbiter, const struct cot_member *holder) {
-    uint64_t most = 0;
+    int64_t most = 0;
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         const struct cot_member *there = cot_sibling(arbiter, at, holder);
-        if (there && there->state == COT_LEASE_CATCH_UP)
-            most = cot_larger(most, there->digest.launches - there->turn_launches);
+        if (!there || there->state != COT_LEASE_CATCH_UP) continue;
+        int64_t made = (int64_t)(there->digest.launches - there->turn_launches); /* one may have been taken back */
+        if (made > most) most = made;
     }
     for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
         struct cot_member *there = cot_sibling(arbiter, at, holder);
-        if (there && there->state == COT_LEASE_CATCH_UP) cot_order_catch_up(there, there->turn_launches + most);
+        if (there && there->state == COT_LEASE_CATCH_UP)
+            cot_order_catch_up(there, there->turn_launches + (uint64_t)most);
     }
 }
 

@@ -251,6 +251,7 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
         cot_wake_by(round, now + COT_POLL_NS);
         return;
     }
+    holder->finishing_ns = holder->finishing_step_ns = 0;
     if (outranked || (!stays && (idle || agent_returned || out_of_credit || spent || out_of_time))) {
         holder->out_of_credit = out_of_credit && holder->share.high;
         if (other) claim_gpus(arbiter, other, round);

@@ -85,6 +85,13 @@ bool cot_count_made(struct cot_gate *gate, bool begins) {
     return own != most && (uint32_t)next == own && LOAD(gate->shared->awaited);
 }
 
+/* Other processes may go as well. One that has read `wake` and does not sleep yet will not; true: wake those that do.
+ */
+bool cot_wake_others(struct cot_gate *gate) {
+    __atomic_fetch_add(&gate->order->wake, 1, __ATOMIC_SEQ_CST);
+    return cot_totals_of(gate).waiting;
+}
+
 /* `until_ns`: the earliest time at which it counts as away, if it does not yet. To be called after the launch was
  * announced: an arbiter that comes back writes its heartbeat before it reads what is in flight. */
 bool cot_is_arbiter_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns) {

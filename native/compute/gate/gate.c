@@ -236,7 +236,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
     launch->away = verdict.away;
     if (verdict.go) {
         if (first) cot_begin_use(gate, now_ns);
-        verdict.wakes = cot_count_made(gate, begins) && admission.totals.waiting;
+        verdict.wakes = cot_count_made(gate, begins) && cot_wake_others(gate);
         __atomic_fetch_add(&gate->row->launches, 1, __ATOMIC_RELAXED);
         return verdict;
     }
@@ -255,6 +255,8 @@ void cot_gate_unmeasured(struct cot_gate *gate, const struct cot_launch *launch)
 }
 
 void cot_gate_undo(struct cot_gate *gate, const struct cot_launch *launch) {
+    __atomic_fetch_sub(&gate->row->launches, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&gate->made, 1, __ATOMIC_RELAXED);
     cot_withdraw(gate, launch->predicted_ns);
 }
 

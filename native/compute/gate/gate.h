@@ -50,7 +50,7 @@ struct cot_duration {
 struct cot_gate {
     struct cot_gate_tuning tuning;
     struct cot_lease_page_header *header;
-    const struct cot_lease_order *order;
+    struct cot_lease_order *order;
     struct cot_lease_reports *reports;
     struct cot_lease_shared *shared; /* on this GPU */
     struct cot_lease_row *row;       /* of this process */

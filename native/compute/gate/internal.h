@@ -30,6 +30,7 @@ bool cot_is_in_use(const struct cot_gate *gate, const struct cot_totals *totals,
 uint32_t cot_made_before(const struct cot_gate *gate);
 bool cot_is_behind(const struct cot_gate *gate);
 bool cot_count_made(struct cot_gate *gate, bool begins);
+bool cot_wake_others(struct cot_gate *gate);
 bool cot_is_arbiter_away(struct cot_gate *gate, uint64_t now_ns, uint64_t rung_ns, uint64_t *until_ns);
 
 /* ---- usage.c ---- */

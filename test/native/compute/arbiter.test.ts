@@ -40,6 +40,9 @@ const CASES = {
     ['terms', 'a turn beside work that does not end goes on by what it is charged'],
     ['unused', 'a GPU that is held and not used costs the arbiter no decisions'],
     ['joined', 'a process that joins makes the launches that work in flight waits for'],
+    ['woken', 'a process that is to go and does not sleep yet does not sleep'],
+    ['undone', 'launches that the driver refused are not counted as made'],
+    ['finishing', 'a turn that seemed over for a moment has all its time to end later'],
     ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],
   arbiter_faults: [

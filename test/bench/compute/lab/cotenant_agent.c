@@ -24,9 +24,30 @@ static uint32_t at_of(uint32_t tenant, uint32_t gpu) {
     return lab.tenants[tenant].first_gpu + gpu;
 }
 
+/* A tenant that wants more than its share, with a page of its own for its gates: the agent finds a process at work that
+ * is long overdue, and does not exist. FORGE_WAIT: and waits for a launch; FORGE_LAUNCHES: launches all the time, or
+ * FORGE_STILL: no launch is ever seen; FORGE_USE: nor any use, and its gates go by their own. */
+enum { FORGE = 1, FORGE_WAIT = 2, FORGE_LAUNCHES = 4, FORGE_STILL = 8, FORGE_USE = 16 };
+
+static bool is_forged(const struct tenant *tenant) {
+    return tenant->forges && now_ns > SECOND_NS / 2;
+}
+
+static void forge(const struct tenant *tenant, struct cot_digest *digest) {
+    digest->inflight++;
+    digest->busy++;
+    digest->pending_ns = 0;
+    digest->has_awaited = true;
+    digest->waiting += (tenant->forges & FORGE_WAIT) != 0;
+    if (tenant->forges & FORGE_LAUNCHES) digest->launches += now_ns / MS;
+    if (tenant->forges & FORGE_STILL) digest->launches = 0;
+    if (tenant->forges & FORGE_USE) digest->used_ns = 0;
+}
+
 static void report(uint32_t tenant, uint32_t gpu) {
     struct cot_digest digest;
     cot_digest(pages[tenant].bytes, SLOTS, lab.tenants[tenant].gpus, gpu, pages[tenant].dead, &digest);
+    if (is_forged(&lab.tenants[tenant])) forge(&lab.tenants[tenant], &digest);
     cot_arbiter_report(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], &digest, now_ns);
 }
 
@@ -39,6 +60,11 @@ static void publish(uint32_t tenant, uint32_t gpu) {
     struct cot_lease_order *order = cot_lease_order_at(pages[tenant].bytes, gpu);
     if (!cot_arbiter_publish(&arbiter, at_of(tenant, gpu), (uint32_t)pages[tenant].member[gpu], order)) return;
     struct tenant *of = &lab.tenants[tenant];
+    if (is_forged(of) && of->forges & FORGE_USE) {
+        struct cot_digest digest;
+        cot_digest(pages[tenant].bytes, SLOTS, of->gpus, gpu, pages[tenant].dead, &digest);
+        order->limit_ns += digest.used_ns;
+    }
     for (uint32_t i = gpu; i < of->processes; i += of->gpus) wake_if_waiting(&of->programs[i]);
 }
 

@@ -194,10 +194,105 @@ static void batch_case(void) {
     }
 }
 
+/* A container with two processes that know how long their launches take; one of the first is in flight. Later launches
+ * are beyond the credit, but may follow it. */
+static struct container *add_two_processes(void) {
+    struct container *one = add(1, half);
+    const struct cot_launch_kind kind = {.key = 7};
+    struct cot_launch launch;
+    cot_gate_attach(&one->gates[1], &cot_default_gate, one->page, SLOTS, 1, 1, 0, 99);
+    ask(one, 0, 7, &launch);
+    decide();
+    for (uint32_t i = 0; i < 2; i++) {
+        struct cot_batch batch = {0};
+        uint64_t begun = now;
+        CHECK(cot_gate_admit(&one->gates[i], &kind, now, NULL, &launch).go);
+        cot_batch_add(&one->gates[i], &batch, &launch, now);
+        now += 100 * US;
+        cot_gate_complete(&one->gates[i], &batch, begun, now, 1, true, now);
+    }
+    go(one, 0, 7);
+    one->gates[0].shared->awaited = 1;
+    return one;
+}
+
+/* A process that was refused, and has not announced its wait or does not sleep yet, must not sleep on once another one
+ * made a launch after which it may go: `wake` is not what it was before. */
+static void woken_case(void) {
+    struct container *one = add_two_processes();
+    const struct cot_lease_order *order = cot_lease_order_at(one->page, 0);
+    const struct cot_launch_kind kind = {.key = 7};
+    struct cot_gate *first = &one->gates[0], *second = &one->gates[1];
+    struct cot_launch launch;
+    first->row->used_ns += 50 * MS;
+    CHECK(cot_gate_admit(second, &kind, now, NULL, &launch).go);
+    for (int announced = 0; announced < 2; announced++) {
+        struct cot_wait wait = {0};
+        CHECK(!cot_gate_admit(second, &kind, now, &wait, &launch).go);
+        struct cot_verdict refused = cot_gate_admit(first, &kind, now, NULL, &launch);
+        CHECK(!refused.go && !refused.own);
+        if (announced) cot_gate_wait(first, true, 0, now);
+        now = wait.stuck_ns + 1;
+        beat();
+        struct cot_verdict gone = cot_gate_admit(second, &kind, now, &wait, &launch);
+        CHECK(gone.go && gone.bound);
+        CHECK(order->wake != refused.wake);
+        CHECK(gone.wakes == announced);
+        if (announced) cot_gate_wait(first, false, 0, now);
+        CHECK(cot_gate_admit(first, &kind, now, NULL, &launch).go);
+    }
+}
+
+/* Launches that the driver refused were not made: others need not follow them, but for one. */
+static void undone_case(void) {
+    struct container *one = add_two_processes();
+    const struct cot_launch_kind kind = {.key = 7};
+    struct cot_gate *first = &one->gates[0], *second = &one->gates[1];
+    struct cot_launch launch;
+    uint64_t made = digest_of(one, 0, NULL).launches;
+    for (int i = 0; i < 20; i++) {
+        CHECK(ask(one, 0, 7, &launch));
+        cot_gate_undo(first, &launch);
+    }
+    CHECK(digest_of(one, 0, NULL).launches == made);
+    first->row->used_ns += 50 * MS;
+    uint32_t follows = 0;
+    while (cot_gate_admit(second, &kind, now, NULL, &launch).go) CHECK(++follows < 20);
+    CHECK(follows == 2); /* the one in flight, and one that was refused */
+}
+
+/* The time in which a turn that is over may end begins when it is over, not when it seemed so by a prediction. */
+static void finishing_case(void) {
+    struct container *one = add(1, soft), *two = add(1, soft);
+    struct cot_lease_row *row = one->gates[0].row;
+    struct cot_launch launch;
+    ask(one, 0, 7, &launch);
+    decide();
+    ask(two, 0, 8, &launch);
+    decide();
+    member_of(one)->turn_budget_ns = 200 * MS; /* as if its launches took so long */
+    row->inflight = row->waiting = 1;
+    row->pending_ns = 250 * MS;
+    pass(1);
+    CHECK(granted(one, 0) && member_of(one)->finishing_ns);
+    row->pending_ns = 0;
+    for (int i = 0; i < 55; i++) {
+        row->used_ns += 1 * MS;
+        pass(1);
+        CHECK(granted(one, 0));
+    }
+    row->pending_ns = 200 * MS;
+    pass(40);
+    CHECK(granted(one, 0));
+    pass(15);
+    CHECK(!granted(one, 0));
+}
+
 int main(int argc, char **argv) {
     static const struct named_case cases[] = {
         {"kept", kept_case},   {"drain", drain_case},   {"processes", processes_case}, {"corrected", corrected_case},
         {"terms", terms_case}, {"unused", unused_case}, {"joined", joined_case},       {"batch", batch_case},
+        {"woken", woken_case}, {"undone", undone_case}, {"finishing", finishing_case},
     };
     return run_case(cases, sizeof cases / sizeof *cases, argc, argv);
 }
