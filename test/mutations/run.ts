@@ -4,7 +4,7 @@
 // prints a line for each mutation, and ends with 1 if fewer than the aim were noticed. It works on a copy of native/.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, globSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, cpSync, globSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -47,6 +47,7 @@ const OF_PLACES: readonly Test[] = [
 ];
 
 const copy = mkdtempSync(join(tmpdir(), 'ct-mutations-'));
+chmodSync(copy, 0o755); // some tests run its programs as another user
 const native = join(copy, 'native');
 process.on('exit', () => rmSync(copy, { recursive: true, force: true }));
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1));
