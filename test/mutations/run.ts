@@ -61,7 +61,7 @@ const builds = (...targets: string[]): boolean =>
 async function noticedBy(tests: readonly Test[]): Promise<string | undefined> {
   for (const { file, match } of tests) {
     const words = ['--tap', '--fail-fast', file, ...(match === undefined ? [] : [`--match=${match}`])];
-    const path = `${join(root, 'node_modules/.bin')}:${process.env['PATH']}`;
+    const path = `${join(root, 'node_modules/.bin')}:${process.env.PATH}`;
     const env = { ...process.env, PATH: path, COTENANT_BUILD: join(native, 'build'), COTENANT_SEQUENCES: '200' };
     const child = spawn(join(root, 'node_modules/.bin/ava'), words, {
       cwd: root,

@@ -1,11 +1,11 @@
 /* Loads the first engine when the first entry point that it serves is called, and replaces it when the limits page
  * names another one. If an engine cannot be loaded or does not fit, the working one stays, with one line on
- * standard error; without any engine the GPU stays load_failed.
+ * standard error; without any engine the GPU stays closed.
  *
  * No thread waits and no lock is held across a call: one thread replaces the engine while the others go on. If
  * several threads make their first call at once, each loads an engine and one of them wins: a thread that waited
  * for another could hold the loader's lock (in a constructor) that the other one needs. A forked child keeps the
- * engine it was forked with until it attaches descriptor, as other threads of its parent may have left the loader and
+ * engine it was forked with until it attaches itself, as other threads of its parent may have left the loader and
  * malloc in any state. */
 #include <errno.h>
 #include <fcntl.h>
@@ -129,7 +129,7 @@ static bool load(struct entry_engine *engine, const char *folder, uint32_t numbe
 }
 
 /* The engine that the limits page in that folder names, and the versions of the files there; zeros if the page
- * cannot be read, which the engine reports descriptor. Not inlined, so that its path buffer shares stack pages with
+ * cannot be read, which the engine itself reports. Not inlined, so that its path buffer shares stack pages with
  * others. */
 static __attribute__((noinline)) uint32_t engine_in_limits_page(const char *folder, struct engine_formats *formats) {
     char path[PATH_MAX];
@@ -156,7 +156,7 @@ static struct first *load_initial(char *why, size_t size) {
     mine->named = engine_in_limits_page(folder, &formats);
     mine->number = mine->named ? mine->named : COT_ENGINE_NUMBER;
     /* The engine of this build is the last resort: it may start with files that it does not know, and reports that
-     * descriptor. */
+     * itself. */
     if (mine->number == COT_ENGINE_NUMBER) formats = (struct engine_formats){0};
     if (load(&mine->engine, folder, mine->number, &formats, why, size)) return mine;
     if (mine->number != COT_ENGINE_NUMBER) {
