@@ -1,8 +1,9 @@
 // Fetches and builds what a test cluster needs before the tests run. If that is not possible, the reason is printed
 // here and again by each skipped test.
+
+import { goPrograms } from '../support/toolchains/go-programs.ts';
 import { bedTools } from './bed/bed.ts';
 import { earlierRelease } from './bed/earlier.ts';
-import { goPrograms } from './bed/go-programs.ts';
 import { METRICS_ADAPTER } from './bed/kubernetes.ts';
 
 const tools = bedTools(console.log);

@@ -1,6 +1,6 @@
 // Kubernetes' own programs, and prometheus-adapter: what of them is built.
 import { join } from 'node:path';
-import { type GoModule, goPrograms, homeOf, type Programs } from './go-programs.ts';
+import { type GoModule, goPrograms, homeOf, type Programs } from '../../support/toolchains/go-programs.ts';
 
 const KUBERNETES: GoModule = {
   folder: join(import.meta.dirname, '../kubernetes'),

@@ -11,11 +11,11 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { prometheusReason, scraping } from '../../support/services/prometheus.ts';
 import { findPrometheus } from '../../support/services/promtool.ts';
+import { goPrograms, isBuilt } from '../../support/toolchains/go-programs.ts';
 import { type Api, bedApi } from '../bed/api.ts';
 import { bedTools } from '../bed/bed.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from '../bed/cgroups.ts';
 import { controlPlane, NETWORK } from '../bed/control-plane.ts';
-import { goPrograms, isBuilt } from '../bed/go-programs.ts';
 import { METRICS_ADAPTER } from '../bed/kubernetes.ts';
 import { type Namespaces, openNamespaces } from '../bed/namespaces.ts';
 

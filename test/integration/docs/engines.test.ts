@@ -8,6 +8,7 @@ import type { ExecutionContext } from 'ava';
 import { blocks, readPage } from '../../support/docs.ts';
 import { dockerPackages, IMAGE, podmanPackages, startDocker, startPodman } from '../../support/engines/engines.ts';
 import { makeImage, type TestImage, writeNvidiaSpec } from '../../support/engines/image.ts';
+import { nerdctl, startNerdctl } from '../../support/engines/nerdctl.ts';
 import { testUnless } from '../../support/gate.ts';
 import { startNode, temporaryFolder } from '../../support/native/node.ts';
 import { MAIN } from '../../support/product/cli.ts';
@@ -85,12 +86,15 @@ testUnless(docker.ok ? undefined : docker.reason)('the page on Docker can be fol
   t.is(await follow(t, 'docs/use/docker.md', start, (text) => text), 2, 'by amount, and by the options of a slice');
 });
 
-testUnless(docker.ok ? undefined : docker.reason)('the page on containerd can be followed', async (t) => {
+const containerd = nerdctl();
+testUnless(containerd.ok ? undefined : containerd.reason)('the page on containerd can be followed', async (t) => {
   t.timeout(240_000);
-  const root = docker.ok ? docker.root : '';
-  const start: Start = async (image) => (await startDocker(t, root, image)).bin;
-  // There is no registry here: ctr runs the image's folder.
+  const parts = containerd.ok ? containerd : { program: '', root: '' };
+  const start: Start = async (image, cdi) => (await startNerdctl(t, parts, image, cdi)).bin;
+  // There is no registry here: ctr runs the image's folder. And no network is made.
   const replace = (text: string, { rootfs }: TestImage) =>
-    text.replace(`${PAGE_IMAGE} one nvidia-smi`, `--rootfs ${rootfs} one /usr/bin/nvidia-smi`);
-  t.is(await follow(t, 'docs/use/containerd.md', start, replace), 1, 'by slice');
+    text
+      .replace(`${PAGE_IMAGE} one nvidia-smi`, `--rootfs ${rootfs} one /usr/bin/nvidia-smi`)
+      .replaceAll(/(nerdctl run .*--rm)/g, '$1 --network none');
+  t.is(await follow(t, 'docs/use/containerd.md', start, replace), 3, 'by amount, by slice, and by slice with ctr');
 });

@@ -43,7 +43,7 @@ let docker: Root | undefined;
 export const podmanPackages = (): Root => (podman ??= packages('podman', OF_PODMAN));
 export const dockerPackages = (): Root => (docker ??= packages('docker', OF_DOCKER));
 
-const environmentOf = (root: string): Record<string, string> => {
+export const environmentOf = (root: string): Record<string, string> => {
   const folders = ['usr/bin', 'usr/sbin', 'sbin', 'bin'].map((name) => join(root, name));
   return {
     PATH: [...folders, process.env.PATH].join(':'),
@@ -52,12 +52,17 @@ const environmentOf = (root: string): Record<string, string> => {
 };
 
 /** A program that starts another one in this environment. */
-function writeProgram(bin: string, name: string, environment: Readonly<Record<string, string>>, command: string): void {
+export function writeProgram(
+  bin: string,
+  name: string,
+  environment: Readonly<Record<string, string>>,
+  command: string,
+): void {
   const lines = Object.entries(environment).map(([key, value]) => `export ${key}='${value}'`);
   writeFileSync(join(bin, name), `#!/bin/sh\n${lines.join('\n')}\n${command}\n`, { mode: 0o755 });
 }
 
-const runner =
+export const runner =
   (program: string): TestEngine['run'] =>
   (...args) => {
     const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8' });

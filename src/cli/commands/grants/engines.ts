@@ -187,13 +187,16 @@ const nameIn = (options: readonly string[]): string | undefined =>
     return option.startsWith('--name=') ? option.slice('--name='.length) : [];
   })[0];
 
-/** Podman reads CDI files since 4.1; Docker where its daemon says so. Of nerdctl it is not known. */
+/** Since when: nerdctl's docs/config.md, `cdi_spec_dirs`. */
+const READS_CDI_SINCE = { podman: [4, 1], nerdctl: [2, 1] } as const;
+
+/** Docker where its daemon says so. */
 function readsCdi(engine: Wrapped): boolean {
   const output = (...args: readonly string[]) => spawnSync(engine, args, { encoding: 'utf8' }).stdout ?? '';
-  if (engine === 'nerdctl') return false;
   if (engine === 'docker') return /"\//.test(output('info', '--format', '{{json .CDISpecDirs}}'));
   const [, major, minor] = /(\d+)\.(\d+)/.exec(output('--version')) ?? [];
-  return Number(major) > 4 || (Number(major) === 4 && Number(minor) >= 1);
+  const [sinceMajor, sinceMinor] = READS_CDI_SINCE[engine];
+  return Number(major) > sinceMajor || (Number(major) === sinceMajor && Number(minor) >= sinceMinor);
 }
 
 async function runEngine(engine: Wrapped, args: readonly string[]): Promise<number> {

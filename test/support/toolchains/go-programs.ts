@@ -3,7 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { cacheFolder } from '../../support/toolchains/venv.ts';
+import { cacheFolder } from './venv.ts';
 
 export type Programs =
   | { readonly ok: true; readonly bin: string; readonly version: string }
@@ -37,17 +37,41 @@ export const isBuilt = (module: GoModule): boolean => existsSync(homeOf(module))
 /** Builds what is not in the cache. Never throws: if it cannot be built here, the result is a reason. */
 export function goPrograms(module: GoModule, say: (line: string) => void): Programs {
   const { folder, path, packages, flags } = module;
-  const [version, home] = [versionOf(module), homeOf(module)];
+  const version = versionOf(module);
+  return buildGo({ home: homeOf(module), folder: () => folder, path, version, packages, flags: flags?.(version) }, say);
+}
+
+export type GoBuild = {
+  readonly home: string;
+  /** The folder with go.mod; a throw is the reason why it cannot be built. */
+  readonly folder: () => string;
+  readonly path: string;
+  readonly version: string;
+  readonly packages: readonly string[];
+  readonly flags?: readonly string[] | undefined;
+};
+
+/** As goPrograms. */
+export function buildGo(
+  { home, folder, path, version, packages, flags = [] }: GoBuild,
+  say: (line: string) => void,
+): Programs {
   if (existsSync(home)) return { ok: true, bin: home, version };
   if (spawnSync('go', ['version']).status !== 0) return { ok: false, reason: 'Go is not on the PATH' };
   const fresh = `${home}.${process.pid}`;
-  mkdirSync(fresh, { recursive: true });
   say(`building ${path} ${version} from Go modules; minutes, once`);
   const started = performance.now();
-  const link = ['-s', '-w', ...(flags?.(version) ?? [])].join(' ');
+  const link = ['-s', '-w', ...flags].join(' ');
   const args = ['build', '-p', '2', '-trimpath', '-ldflags', link, '-o', `${fresh}/`, ...packages];
+  let cwd: string;
+  try {
+    cwd = folder();
+  } catch (error) {
+    return { ok: false, reason: `${path} cannot be had: ${error instanceof Error ? error.message : error}` };
+  }
+  mkdirSync(fresh, { recursive: true });
   const built = spawnSync('go', args, {
-    cwd: folder,
+    cwd,
     env: { ...process.env, GOFLAGS: '-mod=readonly -buildvcs=false', CGO_ENABLED: '0' },
     encoding: 'utf8',
     maxBuffer: 1 << 26,
