@@ -18,6 +18,8 @@ export type CertificateFiles = {
 
 // A mounted Secret is swapped by renaming a link, and some file systems send no events: reading catches both.
 const READ_EVERY_MS = 30_000;
+// Certificate and key are two files: between the writes of both they do not belong together.
+const SETTLE_MS = 2000;
 
 /** Follows the files when they change. Rejects when they cannot serve at the start. */
 export function fromFiles(files: CertificateFiles): CertificateSource {
@@ -47,8 +49,8 @@ export async function readCertificate(files: CertificateFiles): Promise<ServerCe
 }
 
 /**
- * Passes on every new certificate that can serve, and once each reason why one cannot: a half-written pair is read
- * again on the next event. Returns how to stop.
+ * Passes on every new certificate that can serve, and once each reason why one cannot after a while either: until then
+ * the pair may be half written. Returns how to stop.
  */
 function watchCertificate(
   files: CertificateFiles,
@@ -57,6 +59,8 @@ function watchCertificate(
 ): () => Promise<void> {
   let serving = current;
   let rejected = '';
+  let failingSinceMs: number | undefined;
+  let settling: NodeJS.Timeout | undefined;
   let closed = false;
   let reading = Promise.resolve();
   const read = async () => {
@@ -64,13 +68,23 @@ function watchCertificate(
     try {
       const found = await readCertificate(files);
       rejected = '';
+      failingSinceMs = undefined;
       if (closed || isDeepStrictEqual(found, serving)) return;
       serving = found;
       onCertificate(found);
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
-      if (!closed && why !== rejected) onRejected(why);
-      rejected = why;
+      if (closed || why === rejected) return;
+      const now = performance.now();
+      failingSinceMs ??= now;
+      if (now - failingSinceMs >= SETTLE_MS) {
+        onRejected(why);
+        rejected = why;
+        return;
+      }
+      clearTimeout(settling);
+      settling = setTimeout(readAgain, failingSinceMs + SETTLE_MS - now + 1);
+      settling.unref();
     }
   };
   // One after the other, so that an older reading never overtakes a newer one.
@@ -89,6 +103,7 @@ function watchCertificate(
   return async () => {
     closed = true;
     clearInterval(timer);
+    clearTimeout(settling);
     for (const watcher of watchers) watcher.close();
     await reading;
   };

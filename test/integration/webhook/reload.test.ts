@@ -1,10 +1,12 @@
 // Certificates that change on disk while the server runs, in the ways in which Kubernetes and people change them.
 import { X509Certificate } from 'node:crypto';
+import { once } from 'node:events';
+import { watch } from 'node:fs';
 import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
-import { fromFiles } from '../../../src/serving/tls-files.ts';
+import { fromFiles, readCertificate } from '../../../src/serving/tls-files.ts';
 import { type Certificate, selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook } from '../../../webhook/server.ts';
 import { configured, creation, sharePod } from '../../unit/webhook/reviews.ts';
@@ -121,6 +123,28 @@ test('a mismatched pair is refused and the old one serves until a right pair com
     'no key is logged',
   );
   t.regex(await webhook.metrics(), /certificate_loads_total\{result="refused"\} [1-9]/);
+});
+
+test('a pair that is read between the writes of its files is not refused', async (t) => {
+  const folder = await folderOf(t);
+  await write(folder, made());
+  const { webhook, lines } = await started(t, folder);
+  const files = { certFile: join(folder, 'tls.crt'), keyFile: join(folder, 'tls.key') };
+  let last = made();
+  for (let round = 0; round < 10; round += 1) {
+    last = made();
+    const changes = watch(folder);
+    const noticed = once(changes, 'change');
+    await writeFile(files.certFile, last.cert);
+    await noticed;
+    changes.close();
+    // The webhook, which watches for longer, reads before this does.
+    await t.throwsAsync(readCertificate(files), { message: /belongs to another certificate/ });
+    await writeFile(files.keyFile, last.key);
+  }
+  while ((await servedSerial(webhook, last.cert).catch(() => '')) !== serialOf(last));
+  t.regex(await webhook.metrics(), /certificate_loads_total\{result="refused"\} 0\n/);
+  t.false(lines.some((line) => line.includes('cannot serve')));
 });
 
 test('a server without a usable certificate does not start', async (t) => {
