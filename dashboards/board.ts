@@ -11,9 +11,10 @@ import {
   VariableRefresh,
   VariableSort,
 } from '@grafana/grafana-foundation-sdk/dashboard';
-import { DATASOURCE, type Link, ofAgents, ofTarget, type Panel, prometheus } from './builders.ts';
+import { DATASOURCE, ofAgents, ofTarget, type Panel, prometheus } from './builders.ts';
 import { BOARD_UIDS, type BoardKey } from './lib/board-uids.ts';
 import { select } from './lib/metrics.ts';
+import { type Link, withChosen } from './links.ts';
 
 // Of Grafana 10.3. Newer versions migrate it; older ones cannot read newer schemas.
 const SCHEMA_VERSION = 39;
@@ -62,7 +63,11 @@ export function boardOf({ board: key, description, variables = [], annotations =
   const built = board.build();
   // Numbered by position, so that links to a panel stay valid while the order does.
   const numbered = (built.panels ?? []).map((panel, index) => ({ ...panel, id: index + 1 }));
-  return { ...built, schemaVersion: SCHEMA_VERSION, panels: numbered };
+  const own = (built.templating?.list ?? []).map(({ name }) => name);
+  const panels_ = JSON.parse(JSON.stringify(numbered), (name, value) =>
+    name === 'url' ? withChosen(value, own) : value,
+  );
+  return { ...built, schemaVersion: SCHEMA_VERSION, panels: panels_ };
 }
 
 /** At the top of each other board. All variables go with it; a board ignores those that it does not have. */

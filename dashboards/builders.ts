@@ -11,7 +11,7 @@ import {
   VizLegendOptionsBuilder,
   VizTooltipOptionsBuilder,
 } from '@grafana/grafana-foundation-sdk/common';
-import type { DashboardLink, DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
+import type { DynamicConfigValue, ValueMap } from '@grafana/grafana-foundation-sdk/dashboard';
 import {
   MappingType,
   RowBuilder,
@@ -24,9 +24,10 @@ import { PanelBuilder as StatBuilder } from '@grafana/grafana-foundation-sdk/sta
 import { PanelBuilder as TimelineBuilder } from '@grafana/grafana-foundation-sdk/statetimeline';
 import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/table';
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
-import { BOARD_UIDS, type BoardKey } from './lib/board-uids.ts';
+import type { BoardKey } from './lib/board-uids.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { type Lead, rowLink, seriesLink } from './links.ts';
 
 export type Panel = StatBuilder | TimelineBuilder | TableBuilder | SeriesBuilder | HistogramBuilder | RowBuilder;
 
@@ -77,14 +78,24 @@ type Asking = {
 const refIdOf = (index: number): string => String.fromCharCode(65 + index);
 
 /** The panel with these queries, named A, B, C and so on. */
-function withQueries<P extends Asking>(panel: P, queries: readonly Query[]): P {
+function withQueries<P extends Asking>(panel: P, queries: readonly Query[], leads: readonly Lead[] = []): P {
   for (const [index, [expr, legend]] of queries.entries()) {
     const shown = legend.includes(NODE_LEGEND) ? shortNode(expr) : expr;
     panel.withTarget(prometheus(shown, legend).refId(refIdOf(index)));
   }
-  for (const [index, [, , style]] of queries.entries()) if (style) panel.overrideByQuery(refIdOf(index), style);
+  for (const [index, [expr, legend, style = []]] of queries.entries()) {
+    // A sum over all of them leads to none.
+    const links = leads
+      .filter(({ by }) => legend.includes(`{{${by}}}`))
+      .map((lead) => seriesLink(lead, labelsOf(expr)).build());
+    const properties = links.length === 0 ? style : [...style, property('links', links)];
+    if (properties.length > 0) panel.overrideByQuery(refIdOf(index), [...properties]);
+  }
   return panel;
 }
+
+/** Labels of the series that an expression gives: those of its aggregation. */
+const labelsOf = (expr: string): readonly string[] => /\bby \(([^)]*)\)/.exec(expr)?.[1]?.split(', ') ?? [];
 
 /** One query, of which only the last value counts. */
 const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
@@ -99,27 +110,6 @@ export const top = (count: number, expr: string): string =>
 
 /** What the series that `top` leaves out add up to, so that a stack is whole. */
 export const others = (count: number, expr: string): string => `clamp_min(sum(${expr}) - sum(${top(count, expr)}), 0)`;
-
-export type Link = { build(): DashboardLink };
-
-/** A link from a value to another board: with the data source, the job, the time range, and these variables. */
-function dataLink(title: string, board: BoardKey, variables: Readonly<Record<string, string>>): Link {
-  const given = Object.entries(variables).map(([name, value]) => `var-${name}=\${${value}}`);
-  // biome-ignore lint/suspicious/noTemplateCurlyInString: Grafana replaces these.
-  const kept = ['${datasource:queryparam}', '${job:queryparam}', '${__url_time_range}'];
-  return { build: () => ({ title, url: `/d/${BOARD_UIDS[board]}?${[...kept, ...given].join('&')}` }) as DashboardLink };
-}
-const TO_CONTAINER = { namespace: 'namespace', pod: 'pod', container: 'container' };
-const label = (name: string) => `__field.labels.${name}`;
-/** From a series with the labels of a container. */
-export const toContainer = dataLink(
-  'Container',
-  'container',
-  Object.fromEntries(Object.entries(TO_CONTAINER).map(([variable, name]) => [variable, label(name)])),
-);
-/** From a series with the label of a node. */
-export const toNode = dataLink('Node and GPU', 'node', { instance: label('instance') });
-export const toNamespace = dataLink('Namespace', 'namespace', { namespace: label('namespace') });
 
 /** Begins a part of a board; with `repeat` there is one for each value of this variable. */
 export const row = (title: string, repeat?: string): RowBuilder =>
@@ -172,7 +162,7 @@ type Look = {
   readonly unit: string;
   /** Absent: lines from 0 on. */
   readonly as?: 'stack' | 'bars' | 'any range';
-  readonly links?: readonly Link[];
+  readonly links?: readonly Lead[];
 };
 
 export function graph(title: string, description: string, look: Look, ...queries: readonly Query[]): SeriesBuilder {
@@ -191,14 +181,13 @@ export function graph(title: string, description: string, look: Look, ...queries
     )
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending))
     .unit(look.unit);
-  if (look.links) panel.dataLinks([...look.links]);
   if (look.as !== 'any range') panel.min(0);
   // Nothing at all is a line at the bottom of 0 to 1, and not of 0 to 100.
   if (look.unit === 'short' || look.unit === 'percentunit') panel.axisSoftMax(1);
   if (look.as === 'bars') panel.drawStyle(common.GraphDrawStyle.Bars).fillOpacity(80);
   if (look.as === 'stack')
     panel.fillOpacity(30).stacking(new common.StackingConfigBuilder().mode(StackingMode.Normal).group('A'));
-  return withQueries(panel, queries);
+  return withQueries(panel, queries, look.links);
 }
 
 /** A state timeline with a row per series, and texts for its values. */
@@ -258,33 +247,24 @@ export function steps(...list: readonly Step[]): ThresholdsConfigBuilder {
 /** Without a title: its labels are shown, its value is not. */
 type Column = readonly [title: string, expr: string, unit?: string];
 
-/** A column of labels that leads to another board. */
-type ColumnLink = readonly [column: string, link: Link];
-/** From a row with these columns. */
-export const rowLinks = {
-  node: ['Node', dataLink('Node and GPU', 'node', { instance: '__data.fields.Node' })],
-  namespace: ['Namespace', dataLink('Namespace', 'namespace', { namespace: '__data.fields.Namespace' })],
-  pod: [
-    'Pod',
-    dataLink('Container', 'container', {
-      namespace: '__data.fields.Namespace',
-      pod: '__data.fields.Pod',
-      container: '__data.fields.Container',
-    }),
-  ],
-} satisfies Readonly<Record<string, ColumnLink>>;
+/** The column that leads to a board. */
+const COLUMN_OF: Partial<Record<BoardKey, string>> = { node: 'Node', namespace: 'Namespace', container: 'Pod' };
+/** Has the whole name of the node, for links; the column that is shown has it without its domain. */
+const HIDDEN = 'Hostname';
 
 /** In pixels, at least: the name of a pod of a Deployment, and what tells nodes and namespaces apart. */
-const WIDTHS: Readonly<Record<string, number>> = { Pod: 285, Namespace: 165, Node: 265, GPU: 60 };
+const WIDTHS: Readonly<Record<string, number>> = { Pod: 285, Namespace: 165, Node: 252, GPU: 60 };
 
 /** One row per set of labels: Grafana merges instant values with the same labels. */
 export function table(
   title: string,
   description: string,
   columns: readonly Column[],
-  labels: Readonly<Record<string, string>>,
-  ...links: readonly ColumnLink[]
+  named: Readonly<Record<string, string>>,
+  ...leads: readonly Lead[]
 ): TableBuilder {
+  const { instance: node, ...rest } = named;
+  const labels = node === undefined ? named : { node, ...rest, instance: HIDDEN };
   const panel = new TableBuilder()
     .title(title)
     .description(description)
@@ -295,7 +275,12 @@ export function table(
     .noValue('-')
     .minWidth(60);
   for (const [index, [, expr]] of columns.entries())
-    panel.withTarget(prometheus(expr, '').refId(refIdOf(index)).instant().format(PromQueryFormat.Table));
+    panel.withTarget(
+      prometheus(node === undefined ? expr : shortNode(expr), '')
+        .refId(refIdOf(index))
+        .instant()
+        .format(PromQueryFormat.Table),
+    );
   for (const [name, , unit] of columns) if (unit !== undefined) panel.overrideByName(name, [property('unit', unit)]);
   // Without a unit of their own, numbers such as an index or a PID would get that of the values.
   for (const title of Object.values(labels)) {
@@ -304,7 +289,11 @@ export function table(
     const wide = width === undefined ? [] : [property('custom.width', width), property('custom.filterable', true)];
     panel.overrideByName(title, [property('unit', 'string'), ...wide]);
   }
-  for (const [name, link] of links) panel.overrideByName(name, [property('links', [link.build()])]);
+  // In the words of Grafana before 12.2 and since.
+  const hideFrom = { viz: true, legend: true, tooltip: true };
+  panel.overrideByName(HIDDEN, [property('custom.hidden', true), property('custom.hideFrom', hideFrom)]);
+  for (const lead of leads)
+    panel.overrideByName(COLUMN_OF[lead.board] ?? '', [property('links', [rowLink(lead, labels).build()])]);
   const names = columns.map(([name], index) => [`Value #${refIdOf(index)}`, name] as const);
   const hidden = names.filter(([, name]) => name === '').map(([value]) => [value, true]);
   return panel.withTransformation({ id: 'merge', options: {} }).withTransformation({

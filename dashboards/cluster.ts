@@ -16,16 +16,14 @@ import {
   type Panel,
   RED_FROM_ONE,
   row,
-  rowLinks,
   table,
-  toNamespace,
-  toNode,
   top,
   USABLE,
   WHO,
 } from './builders.ts';
 import { stopsWithin } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toContainer, toNamespace, toNode } from './links.ts';
 
 const TARGET = ['job=~"$job"', 'instance=~"$instance"'];
 const TOTAL = ofTarget('cotenant_device_memory_total_bytes');
@@ -119,7 +117,7 @@ const OFFENDERS: readonly Panel[] = [
     'Containers whose launches waited the longest, in seconds per second, summed over threads. Normal: below 0.5. Above: the container needs more compute, or a neighbor takes it; its board says which.',
     [['Waiting', `topk(10, sum by (${WHO}) (${rate('cotenant_container_sm_throttled_seconds_total')}))`, 's']],
     CONTAINER_LABELS,
-    rowLinks.pod,
+    toContainer,
   )
     .span(12)
     .height(8),
@@ -128,7 +126,7 @@ const OFFENDERS: readonly Panel[] = [
     'Containers that use the most of their memory grant. At 100 % allocations are denied; above, the agent stops the container. Raise the grant of those that stay near it.',
     [['Used', `topk(10, max by (${WHO}) (${USED} / (${LIMIT} > 0)))`, 'percentunit']],
     CONTAINER_LABELS,
-    rowLinks.pod,
+    toContainer,
   )
     .span(12)
     .height(8),
@@ -170,7 +168,7 @@ const UTILIZATION: readonly Panel[] = [
     'Containers that used the most compute within 24 hours, in hours of a whole GPU.',
     [['GPU hours', `topk(10, sum by (${WHO}) (${GPU_HOURS}))`]],
     CONTAINER_LABELS,
-    rowLinks.pod,
+    toContainer,
   )
     .span(12)
     .height(9),
@@ -206,7 +204,7 @@ const ERRORS: readonly Panel[] = [
     'GPUs that are lost or need a reset, and why. Normal: empty. The runbook of CotenantGpuUnhealthy says what to do.',
     [['', `max by (instance, gpu, reason) (${ofTarget('cotenant_device_unhealthy_reason')})`]],
     { instance: 'Node', gpu: 'GPU', reason: 'Reason' },
-    rowLinks.node,
+    toNode,
   )
     .span(12)
     .height(9)
@@ -250,7 +248,7 @@ const LISTS: readonly Panel[] = [
       ['Denied', DENIED],
     ],
     { namespace: 'Namespace' },
-    rowLinks.namespace,
+    toNamespace,
   ),
   table(
     'Nodes',
@@ -265,7 +263,7 @@ const LISTS: readonly Panel[] = [
       ['Largest free', LARGEST_FREE, 'bytes'],
     ],
     { instance: 'Node' },
-    rowLinks.node,
+    toNode,
   ),
 ];
 

@@ -9,17 +9,16 @@ import {
   type Panel,
   property,
   row,
-  rowLinks,
   type Step,
   table,
   timeline,
-  toContainer,
   top,
   WHO,
   WHO_LEGEND,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toContainer, toNode } from './links.ts';
 
 const TARGET = ['job=~"$job"', 'instance=~"$instance"'];
 const of = (metric: MetricName): string =>
@@ -142,11 +141,13 @@ const SLOW: readonly Panel[] = [
     'Reasons that kept the clocks of its GPUs below their maximum. Normal: none or power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
     { 0: { text: 'no', color: 'transparent' }, 1: { text: 'lowered', color: 'orange' } },
     [top(8, `max by (instance, gpu, reason) (${LOWERED} ${ON_ITS_GPUS}) == 1`), `${GPU_LEGEND} {{reason}}`],
-  ).noValue('none'),
+  )
+    .span(16)
+    .noValue('none'),
   graph(
     'Idle time',
     'Time since the last sample in which it used the GPU. Growing: the program does not launch anything.',
-    { span: 12, unit: 's' },
+    { span: 8, unit: 's' },
     [top(4, max(`time() - ${of('cotenant_container_last_active_timestamp_seconds')}`)), LEGEND],
   ),
 ];
@@ -170,7 +171,7 @@ const REFUSED: readonly Panel[] = [
   graph(
     'Usage ledger',
     'Memory in the usage ledger by kind, and memory of processes that bypass the interposer. The container can write the ledger, so it is no proof. Much "pool": a framework keeps what it freed.',
-    { span: 12, unit: 'bytes', as: 'stack' },
+    { span: 8, unit: 'bytes', as: 'stack' },
     [`sum by (kind) (${of('cotenant_container_memory_ledger_bytes')})`, '{{kind}}'],
     [`sum(${of('cotenant_container_memory_bypass_bytes')})`, 'bypass'],
   ),
@@ -179,7 +180,7 @@ const REFUSED: readonly Panel[] = [
     'What enforced its memory limit: driver, interposer, agent, or none. A change to agent: a process bypasses the interposer.',
     { 1: { text: 'enforces', color: 'blue' } },
     [top(8, `max by (pod, container, fence) (${of('cotenant_container_info')})`), '{{pod}} {{fence}}'],
-  ),
+  ).span(16),
 ];
 
 const STOPPED: readonly Panel[] = [
@@ -190,11 +191,11 @@ const STOPPED: readonly Panel[] = [
     { 0: { text: 'within', color: 'green' }, 1: { text: 'over', color: 'red' } },
     [top(5, each('cotenant_container_memory_over_limit')), '{{pod}} GPU {{gpu}} memory'],
     [top(5, each('cotenant_container_compute_over_limit')), '{{pod}} GPU {{gpu}} compute'],
-  ),
+  ).span(16),
   graph(
     'Processes',
     'Running processes of the container on the GPU. A drop to 0 at a red mark: the agent stopped it. Without a mark: the program ended by itself.',
-    { span: 12, unit: 'short' },
+    { span: 8, unit: 'short' },
     [top(4, each('cotenant_container_processes')), LEGEND],
   ).decimals(0),
   table(
@@ -209,7 +210,7 @@ const STOPPED: readonly Panel[] = [
       reason: 'Reason',
       action: 'Action',
     },
-    rowLinks.node,
+    toNode,
   )
     .height(6)
     .overrideByName('Last', [property('custom.width', 200)])

@@ -12,15 +12,13 @@ import {
   type Panel,
   rate,
   row,
-  rowLinks,
   table,
-  toContainer,
-  toNode,
   top,
   WHO,
   WHO_LEGEND,
 } from './builders.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toContainer, toNamespace, toNode } from './links.ts';
 
 const ofSensor = (metric: MetricName, matcher: string): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', matcher);
@@ -153,9 +151,9 @@ const CONTAINERS: readonly Panel[] = [
       ['Granted', `max by (instance, gpu, ${WHO}) (${LIMIT})`, 'bytes'],
     ],
     { instance: 'Node', gpu: 'GPU', namespace: 'Namespace', pod: 'Pod', container: 'Container' },
-    rowLinks.node,
-    rowLinks.namespace,
-    rowLinks.pod,
+    toNode,
+    toNamespace,
+    toContainer,
   ),
 ];
 

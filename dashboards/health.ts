@@ -11,14 +11,13 @@ import {
   type Panel,
   RED_FROM_ONE,
   row,
-  rowLinks,
   steps,
   table,
-  toNode,
   top,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toNode } from './links.ts';
 
 const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate_interval])`;
 const increase = (counter: MetricName): string => `increase(${ofTarget(counter)}[$__rate_interval])`;
@@ -273,7 +272,7 @@ const COST: readonly Panel[] = [
       ['', `max by (instance, version, revision) (${ofTarget('cotenant_exporter_build_info')})`],
     ],
     { instance: 'Node', enforcement: 'Enforcement', version: 'Version', revision: 'Revision' },
-    rowLinks.node,
+    toNode,
   ),
 ];
 

@@ -1,22 +1,9 @@
 // The board "Namespace": what a team has, uses, wastes and was refused, and which grants would be enough.
 import { boardOf, stopMarks, variable } from './board.ts';
-import {
-  answers,
-  color,
-  graph,
-  line,
-  ORANGE_FROM_ONE,
-  others,
-  type Panel,
-  row,
-  rowLinks,
-  table,
-  toContainer,
-  top,
-  WHO,
-} from './builders.ts';
+import { answers, color, graph, line, ORANGE_FROM_ONE, others, type Panel, row, table, top, WHO } from './builders.ts';
 import { stopsWithin } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toContainer } from './links.ts';
 
 const CHOSEN = ['job=~"$job"', 'instance=~"$instance"', 'namespace=~"$namespace"'];
 const of = (metric: MetricName): string => select(metric, ...CHOSEN);
@@ -82,7 +69,7 @@ const ADVICE: readonly Panel[] = [
       ['Waiting', by(rate('cotenant_container_sm_throttled_seconds_total')), 's'],
     ],
     LABELS,
-    rowLinks.pod,
+    toContainer,
   ).height(8),
 ];
 
@@ -115,7 +102,7 @@ const UTILIZATION: readonly Panel[] = [
     'Containers that used the most compute within 24 hours, in hours of a whole GPU.',
     [['GPU hours', `topk(10, ${by(`sum_over_time(${COMPUTE}[24h:1m]) / 60`)})`]],
     LABELS,
-    rowLinks.pod,
+    toContainer,
   )
     .span(12)
     .height(9),

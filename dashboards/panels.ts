@@ -21,16 +21,15 @@ import {
   RED_FROM_ONE,
   rate,
   row,
-  rowLinks,
   steps,
   table,
   timeline,
-  toContainer,
   top,
   WHO,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { type MetricName, select } from './lib/metrics.ts';
+import { toContainer } from './links.ts';
 
 const OVER_CODE = 1;
 const BYPASS_CODE = 2;
@@ -194,18 +193,13 @@ const SATURATION: readonly Panel[] = [
 
 const ERRORS: readonly Panel[] = [
   row('Errors: what is wrong'),
-  // increase() misses the first event of a counter, so those with an alert are exported with 0 from the start.
-  graph(
-    'Xids',
-    'Xid errors per step, of the codes with the most. Normal: none. The runbook says which of them require a reset of the GPU.',
-    { span: 8, unit: 'short', as: 'bars' },
-    [
-      top(4, `sum by (instance, gpu, xid) (${increase(ofGpus('cotenant_device_xid_errors_total'))}) > 0`),
-      `${GPU_LEGEND} Xid {{xid}}`,
-    ],
-  )
-    .decimals(0)
-    .noValue('none'),
+  // Beside a timeline, whose names take much of its width.
+  timeline(
+    'Throttle reasons',
+    'Reasons that kept the clocks below their maximum, by GPU. Normal: none or power_cap.',
+    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'throttled', color: 'orange' } },
+    [top(8, `${THROTTLED} == 1`), `${GPU_LEGEND} {{reason}}`],
+  ).span(16),
   graph(
     'Memory errors',
     'ECC errors per step, and memory rows remapped or pages retired because of them, summed over the chosen GPUs. Normal: no uncorrected ones. The runbook of CotenantEccUncorrected says what to do.',
@@ -214,12 +208,6 @@ const ERRORS: readonly Panel[] = [
     [`sum by (cause) (${ofGpus('cotenant_device_remapped_rows')})`, 'rows: {{cause}}'],
     [`sum by (cause) (${ofGpus('cotenant_device_retired_pages')})`, 'pages: {{cause}}'],
   ).decimals(0),
-  timeline(
-    'Throttle reasons',
-    'Reasons that kept the clocks below their maximum, by GPU. Normal: none or power_cap.',
-    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'throttled', color: 'orange' } },
-    [top(8, `${THROTTLED} == 1`), `${GPU_LEGEND} {{reason}}`],
-  ).span(8),
   // Only containers over their limit or with bypass have a row, so the panel is normally empty.
   timeline(
     'Over limit and bypass',
@@ -236,12 +224,26 @@ const ERRORS: readonly Panel[] = [
       ),
       `${SHORT_WHO}: bypass`,
     ],
-  ).noValue('none'),
+  )
+    .span(16)
+    .noValue('none'),
+  // increase() misses the first event of a counter, so those with an alert are exported with 0 from the start.
+  graph(
+    'Xids',
+    'Xid errors per step, of the codes with the most. Normal: none. The runbook says which of them require a reset of the GPU.',
+    { span: 8, unit: 'short', as: 'bars' },
+    [
+      top(4, `sum by (instance, gpu, xid) (${increase(ofGpus('cotenant_device_xid_errors_total'))}) > 0`),
+      `${GPU_LEGEND} Xid {{xid}}`,
+    ],
+  )
+    .decimals(0)
+    .noValue('none'),
   // The counter of stops has only the UUID of its GPU.
   graph(
     'Stops and decisions',
     'Stops of containers by reason, action and result, and decisions of the agent on all GPUs of the node. A red line in every panel marks each stop, also the first one of a container, which its counter misses.',
-    { span: 12, unit: 'short', as: 'bars' },
+    { span: 24, unit: 'short', as: 'bars' },
     [
       top(5, `sum by (reason, action, result) (${increase(ofTarget('cotenant_container_kills_total'))} ${ON_GPUS})`),
       '{{reason}}: {{action}}, {{result}}',
@@ -320,23 +322,20 @@ const CONTAINERS: readonly Panel[] = [
     [
       ['Used', inRow(USED)],
       ['Limit', inRow(LIMIT)],
-      ['Peak', inRow(ofGpus('cotenant_container_memory_peak_bytes'))],
-      ['Over limit', inRow(ofGpus('cotenant_container_memory_over_limit'))],
+      ['State', inRow(ofGpus('cotenant_container_memory_over_limit'))],
       ['Bypass', inRow(ofGpus('cotenant_container_memory_bypass_bytes'))],
       // Only for its label.
       ['', inRow(ofGpus('cotenant_container_info'), 'fence')],
     ],
     { ...OWN_LABELS, container: 'Container', fence: 'Isolation' },
-    rowLinks.pod,
+    toContainer,
   )
     .height(8)
     .unit('bytes')
     .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)])
-    // Mostly one node, and there are many columns.
-    .overrideByName('Node', [property('custom.width', 125)])
-    .overrideByName('Over limit', [
+    .overrideByName('State', [
       property('unit', 'none'),
-      property('mappings', [mapping({ 0: { text: 'no' }, 1: { text: 'over', color: 'red' } })]),
+      property('mappings', [mapping({ 0: { text: 'within' }, 1: { text: 'over', color: 'red' } })]),
       property('custom.cellOptions', { type: 'color-text' }),
     ]),
 ];
@@ -351,7 +350,7 @@ const PROCESSES: readonly Panel[] = [
       ['Compute', inRow(ofGpus('cotenant_process_sm_utilization_ratio'), 'pid', 'process'), 'percentunit'],
     ],
     { ...OWN_LABELS, container: 'Container', pid: 'PID', process: 'Process' },
-    rowLinks.pod,
+    toContainer,
   ),
 ];
 

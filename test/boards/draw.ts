@@ -20,6 +20,8 @@ export type Shown = {
   readonly legendClipped: readonly string[];
   /** Text of cells of tables that does not fit. */
   readonly cellsClipped: readonly string[];
+  /** Of axes. */
+  readonly labelsClipped: readonly string[];
   readonly columnsClipped: boolean;
   readonly plotRatio?: number;
 };
@@ -31,11 +33,14 @@ type Drawn = {
 };
 
 const OUTPUT = join(import.meta.dirname, '../../dashboards/output');
+/** Pixels of a screen on which a board must be readable: of a desk, if it says nothing else. */
 const WIDTH = 1280;
 const LEAST_PLOT = 0.55;
 const MOST_SERIES = 10;
 const LEAST_PANELS = 15;
 const SETTLE_MS = 120_000;
+/** Tables draw the rows that are seen, once they are. */
+const FRAMES = '(async () => { for (let at = 0; at < 10; at += 1) await new Promise(requestAnimationFrame); })()';
 /** Pixels that a reader sees without scrolling. */
 const FIRST_SCREEN = 720;
 /** Of these @grafana/ui has none. */
@@ -84,7 +89,14 @@ export function drawingReason(): string | undefined {
   return 'reason' in bundle ? bundle.reason : prometheusReason();
 }
 
-/** Of a board: theme, Prometheus, range, step and chosen variables, as page.jsx reads them. */
+/** How each board is drawn: on a desk in both themes, and on a wall. */
+export const LOOKS: Readonly<Record<string, { readonly theme: string; readonly width?: string }>> = {
+  dark: { theme: 'dark' },
+  light: { theme: 'light' },
+  wall: { theme: 'dark', width: '2560' },
+};
+
+/** Of a board: theme, width, Prometheus, range, step and chosen variables, as page.jsx reads them. */
 export type Asked = Readonly<Record<string, string>> & { readonly board: string };
 
 export type Found = {
@@ -105,19 +117,21 @@ export async function openPen(t: Teardown): Promise<Pen> {
   const page = await openPage(t, 'about:blank');
   return {
     async draw(asked, picture, small = false) {
-      const drawn = await load(page, `${url}/?${new URLSearchParams(asked)}`);
+      const width = Number(asked.width ?? WIDTH);
+      const drawn = await load(page, width, `${url}/?${new URLSearchParams(asked)}`);
       if (drawn.failed !== undefined) return { panels: [], problems: [drawn.failed] };
       const height = small ? FIRST_SCREEN : drawn.height;
-      await page.resize(WIDTH, height);
-      writeFileSync(picture, await page.picture(small ? { width: WIDTH, height, scale: 0.5 } : undefined));
+      await page.resize(width, height);
+      await page.evaluate(FRAMES);
+      writeFileSync(picture, await page.picture(small ? { width, height, scale: 0.5 } : undefined));
       const few = drawn.panels.length < LEAST_PANELS ? [`${drawn.panels.length} panels`] : [];
       return { panels: drawn.panels, problems: [...few, ...drawn.errors.map((each) => `console: ${each}`)] };
     },
   };
 }
 
-async function load(page: OpenPage, address: string): Promise<Drawn> {
-  await page.resize(WIDTH, 900);
+async function load(page: OpenPage, width: number, address: string): Promise<Drawn> {
+  await page.resize(width, 900);
   await page.evaluate(`location.assign(${JSON.stringify(address)})`);
   const loaded = `location.href === ${JSON.stringify(address)} && 'drawn' in window`;
   await eventually(
@@ -129,8 +143,9 @@ async function load(page: OpenPage, address: string): Promise<Drawn> {
 }
 
 export const isEmpty = ({ empty }: Shown): boolean => empty !== undefined && empty !== 'none';
-export const isClipped = ({ titleClipped, columnsClipped, legendClipped, cellsClipped }: Shown): boolean =>
-  titleClipped || columnsClipped || legendClipped.length + cellsClipped.length > 0;
+export const isClipped = ({ titleClipped, columnsClipped, ...texts }: Shown): boolean =>
+  titleClipped || columnsClipped || [texts.legendClipped, texts.cellsClipped, texts.labelsClipped].flat().length > 0;
+const HAVE_PLOTS = ['timeseries', 'state-timeline'];
 
 /** What is wrong with a panel, in words. `mayBeEmpty`: titles of those that need no data. */
 export function complaints(shown: Shown, mayBeEmpty: readonly string[] = []): readonly string[] {
@@ -141,7 +156,11 @@ export function complaints(shown: Shown, mayBeEmpty: readonly string[] = []): re
     shown.columnsClipped && 'has columns outside of its width',
     shown.cellsClipped.length > 0 && `has clipped cells: ${[...new Set(shown.cellsClipped)].join(', ')}`,
     legendClipped.length > 0 && `has clipped names: ${legendClipped.join(', ')}`,
-    type === 'timeseries' && empty === undefined && (plotRatio ?? 0) < LEAST_PLOT && `leaves ${plotRatio} to its plot`,
+    shown.labelsClipped.length > 0 && `has clipped labels of axes: ${shown.labelsClipped.join(', ')}`,
+    HAVE_PLOTS.includes(type) &&
+      empty === undefined &&
+      (plotRatio ?? 0) < LEAST_PLOT &&
+      `leaves ${plotRatio} to its plot`,
     type === 'timeseries' && series > MOST_SERIES && `shows ${series} series`,
     standIn !== undefined && !STAND_INS.includes(standIn) && `is drawn by a stand-in: ${standIn}`,
   ];

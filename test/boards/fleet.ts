@@ -114,8 +114,10 @@ function snapshotOf(moment: Moment): Snapshot {
     xids:
       index === 0
         ? [{ gpuUuid: uuidOf(index, 0), gpuIndex: 0, xid: '94', count: 1 + (minute > 30 ? 1 : 0), lastMs: atMs }]
-        : [],
-    kills: [],
+        : index === 1
+          ? [{ gpuUuid: uuidOf(1, gpus - 1), gpuIndex: gpus - 1, xid: '119', count: minute > 57 ? 1 : 0, lastMs: atMs }]
+          : [],
+    kills: own.filter((tenant) => isOver(tenant) && minute > 44).map((tenant) => stopOf(index, tenant, sinceMs)),
     errors: index === 1 ? [{ call: 'nvmlDeviceGetTemperature', code: 999, count: events }] : [],
     recent: [],
     self: {
@@ -129,6 +131,13 @@ function snapshotOf(moment: Moment): Snapshot {
       decisions: index === 0 ? [{ decision: 'would_kill', reason: 'over-limit', count: events }] : [],
     },
   };
+}
+
+/** Of a tenant that stayed over its grant, in the 45th minute. */
+function stopOf(index: number, tenant: Tenant, sinceMs: number): Snapshot['kills'][number] {
+  const { grantId: _, gpuIndex: _index, ...names } = named(index, tenant);
+  const lastMs = sinceMs + 45 * 60_000;
+  return { ...names, reason: 'over-limit', action: 'kill', result: 'released', count: 1, lastMs };
 }
 
 const uuidOf = (node: number, gpu: number) => `GPU-${node}-${gpu}`;
@@ -179,7 +188,7 @@ function container({ index, minute }: Moment, tenant: Tenant, atMs: number): Sna
   };
 }
 
-function device({ index, gpus, own, minute }: Moment, gpu: number): SnapshotDevice {
+function device({ index, gpus, own, minute, sinceMs }: Moment, gpu: number): SnapshotDevice {
   const mine = own.filter((tenant) => tenant.gpu === gpu);
   const [like] = exampleSnapshot.devices;
   if (like === undefined) throw new Error('the example has no GPU');
@@ -226,6 +235,8 @@ function device({ index, gpus, own, minute }: Moment, gpu: number): SnapshotDevi
     processes: { compute: 2 * mine.length, graphics: 0, both: 0, mps: 0 },
     unattributedBytes: GIB,
     mode: mine.length > 0 ? 'shared' : 'none',
+    // The last GPU of one node hangs in its system processor, and is cordoned.
+    fault: index === 1 && gpu === gpus - 1 && minute > 57 ? { xid: 119, atMs: sinceMs + 58 * 60_000 } : undefined,
     fences: { interposer: { result: 'holds', why: '' }, driver: { result: 'holds', why: '' } },
   };
 }

@@ -42,6 +42,24 @@ const GRAPH = {
   ...{ hideFrom: { tooltip: false, viz: false, legend: false }, axisGridShow: true, axisBorderShow: false },
 };
 
+/** Labels of axes that are cut at the edge of their canvas. */
+const cutLabels = new WeakMap();
+const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+Object.assign(CanvasRenderingContext2D.prototype, {
+  clearRect(...box) {
+    cutLabels.delete(this.canvas);
+    clearRect.apply(this, box);
+  },
+  fillText(text, x, y, ...rest) {
+    const { actualBoundingBoxLeft, actualBoundingBoxRight } = this.measureText(text);
+    const left = this.getTransform().transformPoint({ x: x - actualBoundingBoxLeft, y }).x;
+    const right = this.getTransform().transformPoint({ x: x + actualBoundingBoxRight, y }).x;
+    if (left < -1 || right > this.canvas.width + 1)
+      cutLabels.set(this.canvas, [...(cutLabels.get(this.canvas) ?? []), text]);
+    fillText.call(this, text, x, y, ...rest);
+  },
+});
+
 const { mergeTransformer, organizeFieldsTransformer } = standardTransformers;
 standardTransformersRegistry.setInit(() =>
   [mergeTransformer, organizeFieldsTransformer].map((transformation) => ({ ...transformation, transformation: async () => transformation })),
@@ -152,6 +170,8 @@ const standIn = (what, content) =>
     content,
   );
 
+const ROWS = { gridTemplateColumns: 'max-content 1fr', gridAutoRows: 18 };
+
 const DRAW = {
   stat({ panel, frames, width, height }) {
     const fieldConfig = { defaults: {}, overrides: [] };
@@ -179,18 +199,19 @@ const DRAW = {
       'state timeline',
       h(
         'div',
-        { style: { height: height - 20, overflow: 'hidden' } },
-        configured(panel, frames, {}).map(({ fields: [, field] }, index) =>
+        // As Grafana's, whose names have the room that they need.
+        { style: { ...{ height: height - 20, overflow: 'hidden', display: 'grid', columnGap: 8 }, ...ROWS } },
+        configured(panel, frames, {}).flatMap(({ fields: [, field] }, index) => [
+          h('div', { key: `name ${index}`, style: { whiteSpace: 'nowrap' } }, field.config.displayNameFromDS),
           h(
             'div',
-            { key: index, style: { display: 'flex', height: 18 } },
-            h('div', { style: { width: '44%', whiteSpace: 'nowrap', overflow: 'hidden' } }, field.config.displayNameFromDS),
+            { key: index, className: 'plot', style: { display: 'flex', minWidth: 0 } },
             field.values.map((value, at) => {
               const color = value === null ? 'transparent' : field.display(value).color;
               return h('div', { key: at, style: { flex: 1, background: color, marginTop: 2 } });
             }),
           ),
-        ),
+        ]),
       ),
     ),
   histogram({ frames }) {
@@ -263,7 +284,7 @@ function textWidth(element) {
 const measured = () =>
   [...document.querySelectorAll('.drawn')].map((element) => {
     const box = element.getBoundingClientRect();
-    const plot = element.querySelector('.u-over')?.getBoundingClientRect();
+    const plot = element.querySelector('.u-over, .plot')?.getBoundingClientRect();
     const clipped = (found) => found.scrollWidth > found.clientWidth + 1 || found.scrollHeight > found.clientHeight + 4;
     const names = [...element.querySelectorAll('button[class*="LegendLabel"], li button')];
     const hidden = names.filter((name) => {
@@ -274,11 +295,11 @@ const measured = () =>
       ...{ title: element.dataset.title, type: element.dataset.type, series: Number(element.dataset.series) },
       standIn: element.querySelector('[data-stand-in]')?.dataset.standIn,
       empty: element.querySelector('.empty')?.textContent,
-      titleClipped: [...element.querySelectorAll('h2')].some(clipped),
+      titleClipped: [...element.querySelectorAll('h2, h2 *')].some(clipped),
+      labelsClipped: [...element.querySelectorAll('canvas')].flatMap((canvas) => cutLabels.get(canvas) ?? []),
       legendClipped: hidden.map(({ textContent }) => textContent),
-      // The domain of a node's name may be cut.
       cellsClipped: [...element.querySelectorAll('[role=gridcell], [role=columnheader]')]
-        .filter((cell) => textWidth(cell) > cell.clientWidth + 1 && !/^[\w-]+\./.test(cell.textContent))
+        .filter((cell) => textWidth(cell) > cell.clientWidth + 1)
         .map(({ textContent }) => textContent),
       columnsClipped: [...element.querySelectorAll('[role=grid]')].some((grid) => grid.scrollWidth > grid.clientWidth + 1),
       plotRatio: plot && plot.width / box.width,

@@ -1,17 +1,16 @@
 // The boards on fleets of several sizes, each as a link from the board above it leads there. One picture of each, in both
-// themes: test/bench/operate draws them all.
+// themes and on a wall: test/bench/operate draws them all.
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { BOARDS } from '../../dashboards/boards.ts';
 import type { Teardown } from '../support/native/node.ts';
-import { complaints, type Found, openPen } from './draw.ts';
+import { complaints, type Found, LOOKS, openPen } from './draw.ts';
 import type { FleetSize } from './fleet.ts';
 import { type Recorded, recordedFleet } from './recorded.ts';
 
 export const SIZES: readonly FleetSize[] = [1, 3, 8].flatMap((gpus) =>
   [5, 50, 400].map((tenants) => ({ gpus, tenants })),
 );
-const THEMES = ['dark', 'light'] as const;
 
 /** What a click on a name on the board above chooses. */
 async function chosen(
@@ -40,13 +39,19 @@ export async function drawFleet(
   mkdirSync(into, { recursive: true });
   const drawings: Drawing[] = [];
   for (const board of BOARDS.keys()) {
-    for (const theme of small ? ['dark'] : THEMES) {
+    for (const [name, look] of Object.entries(LOOKS).filter(([name]) => !small || name === 'light')) {
       const when = { seconds: '3600', step: '60', to: String(recorded.toSeconds) };
-      const asked = { board, theme, prometheus: recorded.prometheus.url, ...when, ...(await chosen(board, recorded)) };
-      const name = small ? board : `${board}-${size.gpus}-gpus-${size.tenants}-tenants-${theme}`;
-      const found = await pen.draw(asked, join(into, `${name}.png`), small);
+      const asked = {
+        board,
+        ...look,
+        prometheus: recorded.prometheus.url,
+        ...when,
+        ...(await chosen(board, recorded)),
+      };
+      const file = small ? board : `${board}-${size.gpus}-gpus-${size.tenants}-tenants-${name}`;
+      const found = await pen.draw(asked, join(into, `${file}.png`), small);
       const wrong = [...found.problems, ...found.panels.flatMap((each) => complaints(each))];
-      drawings.push({ ...found, name, wrong });
+      drawings.push({ ...found, name: file, wrong });
     }
   }
   return drawings;

@@ -1,5 +1,6 @@
-// What someone on call sees: the boards, drawn on fleets of nine sizes in both themes, and the alerts of a day with a
-// trouble for each of them and of one without. The pictures are left in the build output.
+// What someone on call sees: the boards, drawn on fleets of nine sizes in both themes and on a wall, how long their queries
+// take on a large cluster, and the alerts of a day with a trouble for each of them and of one without. The pictures are
+// left in the build output.
 import { join } from 'node:path';
 import { drawingReason, isClipped, isEmpty } from '../../boards/draw.ts';
 import { type Drawing, drawFleet, SIZES } from '../../boards/scenes.ts';
@@ -9,6 +10,7 @@ import { quietDay } from '../../integration/dashboards/day/quiet.ts';
 import { BUILD } from '../../support/native/node.ts';
 import { type Bench, type BenchOptions, withTeardown } from '../bench.ts';
 import type { Row } from '../row.ts';
+import { queries } from './queries.ts';
 
 const PICTURES = join(BUILD, 'boards');
 const SEED = 7;
@@ -22,7 +24,7 @@ function rowsOf(drawings: readonly Drawing[]): readonly Row[] {
       name: 'boards.drawn',
       value: drawings.filter(({ problems }) => problems.length === 0).length,
       unit: 'pictures',
-      reference: { value: drawings.length, what: 'boards, sizes and themes asked for' },
+      reference: { value: drawings.length, what: 'boards, sizes and looks asked for' },
       goal: { least: drawings.length },
     },
     {
@@ -71,7 +73,11 @@ async function alerts(): Promise<readonly Row[]> {
 
 export const operate: Bench = {
   name: 'operate',
-  what: 'boards drawn on fleets of nine sizes, and alerts over a simulated day',
+  what: 'boards drawn on fleets of nine sizes, the time of their queries, and alerts over a simulated day',
   isPure: true,
-  run: async (_scope, options) => [...(await boards(options)), ...(await alerts())],
+  run: async (_scope, options) => [
+    ...(await boards(options)),
+    ...(options.quick ? [] : await queries(options)),
+    ...(await alerts()),
+  ],
 };

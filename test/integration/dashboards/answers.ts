@@ -8,7 +8,7 @@ export type Question = { readonly where: string; readonly expr: string };
 
 type Shown = {
   readonly title: string;
-  readonly targets?: readonly { readonly refId: string; readonly expr: string }[];
+  readonly targets?: readonly { readonly refId: string; readonly expr: string; readonly instant?: boolean }[];
 };
 type Read = {
   readonly panels: readonly Shown[];
@@ -19,21 +19,31 @@ type Read = {
 const read = (): readonly (readonly [name: string, board: Read])[] =>
   [...BOARDS].map(([name, built]) => [name, JSON.parse(JSON.stringify(built)) as Read]);
 
+type Times = { readonly rateInterval?: string; readonly interval?: string; readonly range?: string };
+
 /** With all of a kind chosen in each of a board's variables. */
-const sent = (text: string, rateInterval = '10s'): string =>
+const sent = (text: string, { rateInterval = '10s', interval = '10s', range = '5m' }: Times = {}): string =>
   text
     .replaceAll('$__rate_interval', rateInterval)
-    .replaceAll('$__interval', '10s')
-    .replaceAll('$__range', '5m')
+    .replaceAll('$__interval', interval)
+    .replaceAll('$__range', range)
     .replace(/\$[a-z_]\w*/gi, '.+');
 
+type PanelQuery = {
+  readonly board: string;
+  readonly title: string;
+  readonly refId: string;
+  readonly expr: string;
+  readonly isInstant: boolean;
+};
+
 /** Of the queries of panels, as Grafana sends them. */
-export function panelQueries(
-  rateInterval?: string,
-): readonly { readonly board: string; readonly title: string; readonly refId: string; readonly expr: string }[] {
+export function panelQueries(times: Times = {}): readonly PanelQuery[] {
   return read().flatMap(([board, { panels }]) =>
     panels.flatMap(({ title, targets = [] }) =>
-      targets.map(({ refId, expr }) => ({ board, title, refId, expr: sent(expr, rateInterval) })),
+      targets.map(({ refId, expr, instant }) => ({
+        ...{ board, title, refId, expr: sent(expr, times), isInstant: instant === true },
+      })),
     ),
   );
 }

@@ -1,9 +1,9 @@
 // The boards as a reader sees them: the JSON that ships, drawn by Grafana's own components in a browser, on a live
-// Prometheus that scrapes a small cluster at work. A picture of each, in both themes, is left in the build output.
+// Prometheus that scrapes a small cluster at work. A picture of each, in both themes and on a wall, is left in the build output.
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { BOARDS } from '../../../dashboards/boards.ts';
-import { complaints, drawingReason, openPen, type Shown } from '../../boards/draw.ts';
+import { complaints, drawingReason, LOOKS, openPen, type Shown } from '../../boards/draw.ts';
 import { liveCluster } from '../../boards/live.ts';
 import { testUnless } from '../../support/gate.ts';
 import { BUILD } from '../../support/native/node.ts';
@@ -20,21 +20,21 @@ const MAY_BE_EMPTY: readonly string[] = [
   'Most compute in 24 hours',
 ];
 
-testOfDrawing('each board has data, room for its plots and whole names, in both themes', async (t) => {
+testOfDrawing('each board has data, room and whole names, in both themes and on a wall', async (t) => {
   t.timeout(600_000);
   const prometheus = await liveCluster(t);
   const pen = await openPen(t);
   mkdirSync(PICTURES, { recursive: true });
   for (const board of BOARDS.keys()) {
-    for (const theme of ['dark', 'light']) {
+    for (const [name, look] of Object.entries(LOOKS)) {
       let found: readonly string[] = ['not drawn'];
       const end = Date.now() + AGAIN_MS;
       for (let tries = 0; found.length > 0 && (tries === 0 || Date.now() < end); tries += 1) {
-        const asked = { board, theme, tries: String(tries), seconds: String(SECONDS), prometheus: prometheus.url };
-        const { panels, problems } = await pen.draw(asked, join(PICTURES, `${board}-${theme}.png`));
+        const asked = { board, ...look, tries: String(tries), seconds: String(SECONDS), prometheus: prometheus.url };
+        const { panels, problems } = await pen.draw(asked, join(PICTURES, `${board}-${name}.png`));
         found = [...problems, ...panels.flatMap((each) => complaints(each, MAY_BE_EMPTY))];
       }
-      t.deepEqual(found, [], `${board}, ${theme}`);
+      t.deepEqual(found, [], `${board}, ${name}`);
     }
   }
 });
@@ -48,12 +48,13 @@ testOfDrawing('what a reader would complain about is found', (t) => {
     columnsClipped: false,
     legendClipped: [],
     cellsClipped: [],
+    labelsClipped: [],
   };
   const count = (shown: Partial<Shown>) => complaints({ ...fine, plotRatio: 0.9, ...shown }).length;
   t.is(count({}), 0);
   const wrong: readonly Partial<Shown>[] = [
     ...[{ empty: 'No data' }, { titleClipped: true }, { columnsClipped: true }],
-    ...[{ legendClipped: ['a'] }, { cellsClipped: ['a'] }],
+    ...[{ legendClipped: ['a'] }, { cellsClipped: ['a'] }, { labelsClipped: ['a'] }],
     ...[{ plotRatio: 0.5 }, { series: 11 }, { standIn: 'gauge' }],
   ];
   for (const each of wrong) t.is(count(each), 1, JSON.stringify(each));

@@ -179,19 +179,19 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
     'Namespaces C': { 'namespace="team"': 45, 'namespace="lab"': 30 },
     'Namespaces D': { 'namespace="team"': 0.25, 'namespace="lab"': 0.5 },
     'Namespaces E': { 'namespace="team"': 10 },
-    'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
-    'Nodes B': { 'instance="node-a"': 3 },
-    'Nodes C': { 'instance="node-a"': 4 },
-    'Nodes D': { 'instance="node-a"': 200 },
-    'Nodes E': { 'instance="node-a"': 80 },
-    'Nodes F': { 'instance="node-a"': 80 },
-    'Nodes G': { 'instance="node-a"': 100 },
+    'Nodes A': { 'instance="node-a", node="node-a"': 1, 'instance="node-b", node="node-b"': 0 },
+    'Nodes B': { 'instance="node-a", node="node-a"': 3 },
+    'Nodes C': { 'instance="node-a", node="node-a"': 4 },
+    'Nodes D': { 'instance="node-a", node="node-a"': 200 },
+    'Nodes E': { 'instance="node-a", node="node-a"': 80 },
+    'Nodes F': { 'instance="node-a", node="node-a"': 80 },
+    'Nodes G': { 'instance="node-a", node="node-a"': 100 },
   },
   health: {
     'Agents down': 1,
     'Driver hangs': 0,
-    'Nodes A': { 'instance="node-a"': 1, 'instance="node-b"': 0 },
-    'Nodes B': { 'instance="node-a"': 3 },
+    'Nodes A': { 'instance="node-a", node="node-a"': 1, 'instance="node-b", node="node-b"': 0 },
+    'Nodes B': { 'instance="node-a", node="node-a"': 3 },
   },
   'node-gpu': {
     Agent: 0,
@@ -220,7 +220,7 @@ const EXPECTED: Readonly<Record<string, Readonly<Record<string, Expected>>>> = {
 
 /** `The panel` is its first query, `The panel B` its second. */
 function queryOf(board: string, name: string): string {
-  const queries = panelQueries('5m').filter((query) => query.board === board);
+  const queries = panelQueries({ rateInterval: '5m' }).filter((query) => query.board === board);
   const query = queries.find(({ title, refId }) => name === title || name === `${title} ${refId}`);
   if (query === undefined) throw new Error(`${board} asks nothing as ${name}`);
   return query.expr;
