@@ -1,7 +1,7 @@
 // Environment variables of a container: the GPUs and driver parts that it gets, and names that are removed. The
 // interposer reads no variable; these are read by NVIDIA's toolkit and driver, and by other sharing systems.
 
-import { DRIVER_CAPABILITIES_VARIABLE, uuidsAnnotation } from '../src/api/names.ts';
+import { DRIVER_CAPABILITIES_VARIABLE, memoryAnnotation, uuidsAnnotation } from '../src/api/names.ts';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { type JsonObject, textAt } from '../src/common/json.ts';
 import { DRIVER_CAPABILITIES, type DriverCapability } from '../src/request/rules/namespace-rules.ts';
@@ -87,19 +87,30 @@ function capabilitiesOf(
 
 /** Its GPUs as the scheduler's Binding names them, resolved by the kubelet when it creates the container. */
 function grantedDevices(container: string) {
-  const fieldPath = `metadata.annotations['${uuidsAnnotation(container)}']`;
-  return { name: VISIBLE_DEVICES, valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath } } };
+  return fromAnnotation(VISIBLE_DEVICES, uuidsAnnotation(container));
 }
+
+/** The MiB that it was granted, likewise. */
+export const grantedMemory = (name: string, container: string) => fromAnnotation(name, memoryAnnotation(container));
+
+const fromAnnotation = (name: string, annotation: string) => {
+  const fieldPath = `metadata.annotations['${annotation}']`;
+  return { name, valueFrom: { fieldRef: { apiVersion: 'v1', fieldPath } } };
+};
 
 /** The variables of a container without a share, in a pod where another container has one. */
 export function withoutGpus(entries: readonly unknown[]): readonly unknown[] {
   return withEntry(entries, NO_DEVICES);
 }
 
-/** The variables with those of `more` that are not among them. */
-export function withMissing(entries: readonly unknown[], more: Readonly<Record<string, string>>): readonly unknown[] {
-  const missing = Object.entries(more).filter(([name]) => findLastNamed(entries, name) === undefined);
-  return [...entries, ...missing.map(([name, value]) => ({ name, value }))];
+/** The variables with those of `more` and `others` that are not among them. */
+export function withMissing(
+  entries: readonly unknown[],
+  more: Readonly<Record<string, string>>,
+  others: readonly { readonly name: string }[],
+): readonly unknown[] {
+  const all = [...Object.entries(more).map(([name, value]) => ({ name, value })), ...others];
+  return [...entries, ...all.filter(({ name }) => findLastNamed(entries, name) === undefined)];
 }
 
 /** The entry that counts: of several with one name, Kubernetes takes the last. */

@@ -2,7 +2,7 @@
 // scheduler and request annotation. Pure. The result follows from the pod alone, so a second pass changes nothing.
 
 import { isOwnKey, OWN_RESOURCES, REQUEST_ANNOTATION, TENANT_ANNOTATIONS } from '../src/api/names.ts';
-import type { ContainerRequest, PodRequest } from '../src/api/request.ts';
+import { type ContainerRequest, MEMORY_VARIABLES, type PodRequest } from '../src/api/request.ts';
 import { formatPodRequest } from '../src/api/request-annotation.ts';
 import { field, isObject, type JsonObject, listAt, objectAt, textAt } from '../src/common/json.ts';
 import { forbidden, keyPath, type Problem } from '../src/common/problem.ts';
@@ -10,12 +10,19 @@ import { sameQuantity } from '../src/common/quantity.ts';
 import { ownAmounts } from '../src/request/amounts.ts';
 import type { PodContainer } from '../src/request/containers.ts';
 import { type Dialect, ownsResource } from '../src/request/dialects/dialect.ts';
-import { dialectsOf } from '../src/request/dialects/index.ts';
+import { dialectsOf, FOREIGN_DIALECTS } from '../src/request/dialects/index.ts';
 import { requiredNodeLabels } from '../src/request/node-labels.ts';
 import { readPodRequest } from '../src/request/read-pod.ts';
 import type { Rules } from '../src/request/rules/namespace-rules.ts';
 import { type DeviceRoute, rulesOf, settledRulesOf, type WebhookConfiguration } from './config.ts';
-import { findLastNamed, shareEnvironment, VISIBLE_DEVICES, withMissing, withoutGpus } from './environment.ts';
+import {
+  findLastNamed,
+  grantedMemory,
+  shareEnvironment,
+  VISIBLE_DEVICES,
+  withMissing,
+  withoutGpus,
+} from './environment.ts';
 import { leftToOthers } from './foreign-systems.ts';
 import { requirePlugin } from './required-plugins.ts';
 import {
@@ -117,9 +124,11 @@ function unknownAnnotations(annotations: JsonObject): readonly string[] {
     .map((key) => `annotation ${key} is not known to Cotenant and has no effect`);
 }
 
+const FOREIGN_RESOURCES: ReadonlySet<string> = new Set(FOREIGN_DIALECTS.flatMap(({ resources }) => resources));
+
 /**
- * Amounts that stay beside a share and look like the dialect's own, such as a name of another version: nothing but its
- * device plugin gives them, so the pod waits for a node that has one.
+ * Amounts that stay beside a share and are of a dialect that is off, or look like the dialect's own, such as a name of
+ * another version: nothing but its device plugin gives them, so the pod waits for a node that has one.
  */
 function unreadResources(
   { spec, name }: PodContainer,
@@ -128,7 +137,8 @@ function unreadResources(
 ): readonly string[] {
   const domains = used.flatMap(({ resources }) => resources.map((resource) => resource.split('/')[0]));
   return Object.entries(objectAt(objectAt(spec, 'resources'), 'limits'))
-    .filter(([key, amount]) => domains.includes(key.split('/')[0]) && !foreign(key) && !sameQuantity(amount, '0'))
+    .filter(([key]) => domains.includes(key.split('/')[0]) || FOREIGN_RESOURCES.has(key))
+    .filter(([key, amount]) => !foreign(key) && !sameQuantity(amount, '0'))
     .filter(([key]) => !isOwnKey(key) && /gpu|core|mem/i.test(key))
     .map(([key]) => `${name}: ${key} is not read and stays: the pod waits for a node that has it`);
 }
@@ -184,10 +194,12 @@ function withShare(
   const isPatched = OWN_RESOURCES.some((name) => field(objectAt(resources, 'limits'), name) !== undefined);
   const dialect = isPatched ? undefined : dialects.find(({ name }) => name === share.dialect);
   const variables = dialect?.variables?.(share) ?? {};
+  const sized = dialect && MEMORY_VARIABLES[dialect.name];
+  const memory = sized === undefined ? [] : [grantedMemory(sized, share.name)];
   const amounts = ownAmounts(share.gpus);
   return {
     ...container,
-    env: withMissing(environment.entries, variables),
+    env: withMissing(environment.entries, variables, memory),
     resources: {
       ...resources,
       limits: withAmounts(objectAt(resources, 'limits'), amounts, foreign),

@@ -22,7 +22,8 @@ const REFUSED_CAPABILITIES: readonly string[] = ['ALL', 'SYS_ADMIN', 'SYS_MODULE
 
 /** Names of NVIDIA's device plugin: whole GPUs, its time-sliced replicas, and MIG instances. */
 const DEVICE_PLUGIN_RESOURCE = /^nvidia\.com\/(gpu(\.shared)?|mig-[a-z0-9.-]+)$/;
-const OS_LABEL = 'kubernetes.io/os';
+/** The second one is older, and still on nodes. */
+const OS_LABELS = ['kubernetes.io/os', 'beta.kubernetes.io/os'] as const;
 
 /** Annotations that only the scheduler's Binding and operators write: no pod is created with them. */
 export function checkGrantKeys(annotations: JsonObject): Problem[] {
@@ -52,17 +53,26 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
     const wrong = 'lets the container reach the processes of other tenants';
     problems.push(forbidden('spec.hostPID', true, wrong, 'leave it out in a pod with a share of a GPU'));
   }
+  const affinity = requiredNodeLabels({ spec: { affinity: field(spec, 'affinity') } });
   for (const [path, os] of [
     ['spec.os.name', field(field(spec, 'os'), 'name')],
-    [keyPath('spec.nodeSelector', OS_LABEL), field(field(spec, 'nodeSelector'), OS_LABEL)],
-    [
-      'spec.affinity.nodeAffinity',
-      field(requiredNodeLabels({ spec: { affinity: field(spec, 'affinity') } }), OS_LABEL),
-    ],
+    ...OS_LABELS.flatMap((label) => [
+      [keyPath('spec.nodeSelector', label), field(field(spec, 'nodeSelector'), label)] as const,
+      ['spec.affinity.nodeAffinity', field(affinity, label)] as const,
+    ]),
   ] as const) {
     if (os === 'windows')
       problems.push(invalid(path, os, 'has no shares of GPUs', 'ask for a share in a pod of a Linux node'));
   }
+  if (Object.keys(objectAt(field(spec, 'securityContext'), 'windowsOptions')).length > 0)
+    problems.push(
+      invalid(
+        'spec.securityContext.windowsOptions',
+        undefined,
+        'has no shares of GPUs',
+        'leave it out: Linux alone has them',
+      ),
+    );
   const nodeName = field(spec, 'nodeName');
   if (nodeName !== undefined && nodeName !== '') {
     const right = 'leave it out; to choose a node use spec.nodeSelector or spec.affinity';

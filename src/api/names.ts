@@ -15,6 +15,8 @@ export const REQUEST_ANNOTATION = 'cotenant.io/request';
 export const GRANT_ANNOTATION = 'cotenant.io/grant';
 /** `gpu-uuids.cotenant.io/<container>`: the granted GPUs of one container; only the Binding writes it. */
 export const UUIDS_PREFIX = 'gpu-uuids.cotenant.io/';
+/** `gpu-memory.cotenant.io/<container>`: the MiB granted to it, in the Binding where a variable refers to them. */
+const MEMORY_PREFIX = 'gpu-memory.cotenant.io/';
 
 /** An operator's change of a running pod's compute; only the configured writers write it. */
 export const COMPUTE_ANNOTATION = 'cotenant.io/compute';
@@ -95,6 +97,10 @@ export const TENANT_ANNOTATIONS: readonly string[] = [
 /** A container's name is a DNS label, so the key always fits. */
 export function uuidsAnnotation(container: string): string {
   return UUIDS_PREFIX + container;
+}
+
+export function memoryAnnotation(container: string): string {
+  return MEMORY_PREFIX + container;
 }
 
 /** True for every annotation key in our domain, also those that a later version may add. */

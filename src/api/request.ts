@@ -24,6 +24,9 @@ export const FOREIGN_DIALECT_NAMES = [
 export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];
 
+/** Variables of workloads whose value is the granted MiB, which the scheduler alone knows (`memoryAnnotation`). */
+export const MEMORY_VARIABLES: Readonly<Partial<Record<DialectName, string>>> = { metagpu: 'METAGPU_MAX_MEM' };
+
 export const CONTAINER_KINDS = ['init', 'sidecar', 'app'] as const;
 export type ContainerKind = (typeof CONTAINER_KINDS)[number];
 

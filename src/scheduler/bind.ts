@@ -3,6 +3,7 @@
 // filter has nominated the node for a pod that displaces others, their eviction comes before the write (make-room.ts).
 import { setTimeout as delay } from 'node:timers/promises';
 import { REQUEST_ANNOTATION } from '../api/names.ts';
+import { MEMORY_VARIABLES } from '../api/request.ts';
 import type { Logger } from '../common/logger.ts';
 import { err, ok, type Result } from '../common/result.ts';
 import { describeApiError } from '../kube/api-error.ts';
@@ -18,7 +19,7 @@ import {
 } from './allocations/binding-writer.ts';
 import type { InFlightBinding, InFlightBindings } from './allocations/in-flight.ts';
 import { createTakeover, relistForLostPods } from './allocations/takeover.ts';
-import { type Decider, NOT_ADMITTED } from './decisions/filter-and-score.ts';
+import { type Decider, NOT_ADMITTED, type ParsedRequest } from './decisions/filter-and-score.ts';
 import { aspectsOf } from './decisions/pod-aspects.ts';
 import { type CachedRequest, createRequestCache, type RequestCache } from './decisions/request-cache.ts';
 import type { RoomMaker } from './evictions/make-room.ts';
@@ -111,7 +112,7 @@ export function createBinder(parts: BinderParts): Binder {
       allocations.allocate(allocation);
     }
     const written = writer
-      .write(binding, buildBinding(binding, before.epoch, containers))
+      .write(binding, buildBinding(binding, before.epoch, containers, sizedOf(request.value)))
       .then((result) => conclude(podUid, own, result));
     return answerWithin(times.answerMs, written, { outcome: 'failed', because: pendingOn(node) });
   };
@@ -142,6 +143,10 @@ export function createBinder(parts: BinderParts): Binder {
     },
   };
 }
+
+/** Containers that have their granted memory in a variable. */
+const sizedOf = ({ request }: ParsedRequest): readonly string[] =>
+  request.containers.filter(({ dialect }) => MEMORY_VARIABLES[dialect] !== undefined).map(({ name }) => name);
 
 /** Allocates what the pod gets on the node; with `plan` it is reserved until others have left. */
 function allocateOn(node: string, { podUid, request, aspects }: GangPod, parts: BinderParts) {

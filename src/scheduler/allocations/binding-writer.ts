@@ -3,9 +3,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { V1Binding, V1Pod } from '@kubernetes/client-node';
 import { type ContainerGrant, formatPodGrant } from '../../api/grant-annotation.ts';
-import { GRANT_ANNOTATION, uuidsAnnotation } from '../../api/names.ts';
+import { GRANT_ANNOTATION, memoryAnnotation, uuidsAnnotation } from '../../api/names.ts';
 import { createBackoff } from '../../common/backoff.ts';
 import type { Logger } from '../../common/logger.ts';
+import { MIB } from '../../common/quantity.ts';
 import { describeApiError, retryAfterMsOf, statusOf, unlessMissing } from '../../kube/api-error.ts';
 import { callApi, pathOf } from '../../kube/call.ts';
 import type { ApiConfig } from '../../kube/config.ts';
@@ -110,12 +111,23 @@ export function buildBinding(
   { podName, podNamespace, podUid, node }: BindingRequest,
   epoch: number,
   containers: readonly ContainerGrant[],
+  /** Containers of which a variable has the memory. */
+  sized: readonly string[] = [],
 ): V1Binding {
+  const memory = containers
+    .filter(({ name }) => sized.includes(name))
+    .map(({ name, gpus }) => [
+      memoryAnnotation(name),
+      String(Math.floor(gpus.reduce((sum, { memoryBytes }) => sum + memoryBytes, 0) / MIB)),
+    ]);
   const uuids = containers.map(({ name, gpus }) => [
     uuidsAnnotation(name),
     gpus.map(({ gpuUuid }) => gpuUuid).join(','),
   ]);
-  const annotations = { [GRANT_ANNOTATION]: formatPodGrant({ epoch, containers }), ...Object.fromEntries(uuids) };
+  const annotations = {
+    [GRANT_ANNOTATION]: formatPodGrant({ epoch, containers }),
+    ...Object.fromEntries([...uuids, ...memory]),
+  };
   return {
     apiVersion: 'v1',
     kind: 'Binding',

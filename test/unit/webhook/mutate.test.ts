@@ -84,6 +84,16 @@ test('variables that workloads of KAI read are set where the part of a GPU is kn
   t.deepEqual(varsOf({ 'gpu-fraction': '0.5' }, [own]), ['RUNAI_NUM_OF_GPUS=1', 'GPU_PORTION=0.5']);
 });
 
+test('a variable of MetaGPU refers to the granted memory, and one of the pod stays', (t) => {
+  const resources = { limits: { 'cnvrg.io/metagpu': '30' } };
+  const memoryOf = (env: object[]) =>
+    (mainOf(patched(sharePod({ resources, env })).pod).env ?? []).filter(({ name }) => name === 'METAGPU_MAX_MEM');
+  const fieldRef = { apiVersion: 'v1', fieldPath: "metadata.annotations['gpu-memory.cotenant.io/main']" };
+  t.deepEqual(memoryOf([]), [{ name: 'METAGPU_MAX_MEM', valueFrom: { fieldRef } }] as object[] as never);
+  const own = { name: 'METAGPU_MAX_MEM', value: '4000' };
+  t.deepEqual(memoryOf([own]), [own]);
+});
+
 test('a high priority of ACK counts where the namespace allows it', (t) => {
   const env = [{ name: 'ALIYUN_COM_GPU_HIGH_PRIO', value: '1' }];
   const pod = sharePod({ env, resources: { limits: { 'aliyun.com/gpu-mem': '3' } } });

@@ -252,6 +252,9 @@ test('a Binding carries node and grant for one pod UID, and reads back as alloca
   t.like(metadata, { name: 'p', namespace: 'n', uid: 'u' });
   t.deepEqual(target, { apiVersion: 'v1', kind: 'Node', name: 'a' });
   t.is(metadata?.annotations?.['gpu-uuids.cotenant.io/main'], uuid(0));
+  t.is(metadata?.annotations?.['gpu-memory.cotenant.io/main'], undefined);
+  const sized = buildBinding(request, 7, placed.containers, ['main', 'other']);
+  t.deepEqual(sized.metadata?.annotations, { ...metadata?.annotations, 'gpu-memory.cotenant.io/main': '600' });
   const annotations = metadata?.annotations ?? {};
   t.deepEqual(readBoundPod({ metadata: { uid: 'u', annotations }, spec: { nodeName: 'a', containers: [] } }), {
     kind: 'granted',
