@@ -254,6 +254,22 @@ test('a high-priority container at its limit leaves the rest in one piece', asyn
   }
 });
 
+for (const [policy, name, shares] of [
+  [1, 'preemptive', [50, 50]],
+  [2, 'weighted', [75, 25]],
+  [4, 'soft', [75, 25]],
+] as const) {
+  test(`the part of an idle container is lent to those at work: ${name}`, async (t) => {
+    const weights = [30, 10].map((weight) => ({ ...busy(500, weight), more: { weight } }));
+    const idle = { ...busy(500, 60), more: { weight: 60, active_ms: 1, pause_ms: 100_000 } };
+    const served = await runLab({ seconds: 11, policy, tenants: [...weights, idle] });
+    for (const [index, share] of shares.entries()) {
+      const percent = percentOf(after(served[index]?.work_us ?? [], 1));
+      t.true(percent >= share - 2 && percent <= share + 1, `${percent} %`);
+    }
+  });
+}
+
 test('without an arbiter each container queues at most one burst', async (t) => {
   const tenants = Array.from({ length: 50 }, () => busy(200, 2));
   const longest = async (words: readonly string[]) =>
