@@ -4,7 +4,7 @@
  *   quantum_us= depth_us= high_depth_us= credit_longest= anticipation_us= loan_us= unknown_us= swallow=1   (the law's)
  *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests|collective  kernel_us work_us (of
  * a kernel before each collective) nodes gap_us burst spread:lognormal|fixed|bimodal  percent limit weight high cap
- * load active_ms pause_ms processes join_ms scribbles forges kinds gpu gpus job (a number; each process is a rank of it)
+ * load active_ms pause_ms processes join_ms scribbles forges kinds gpu gpus job (a number; each process is a rank)
  *   set=MS:TENANT:percent|weight:VALUE   stop=MS resume=MS restart=MS (of the agent)
  *
  * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
