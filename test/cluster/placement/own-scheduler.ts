@@ -8,7 +8,19 @@ import { parse } from 'yaml';
 import { blocks, readPage } from '../../support/docs.ts';
 import type { Bed } from '../bed/bed.ts';
 import { installChart, NAMESPACE, OFF } from '../bed/product.ts';
-import { add, addNode, bound, grantOf, memory, pending, podOf, uuid } from '../support/scheduling.ts';
+import type { Pod } from '../support/pods.ts';
+import {
+  add,
+  addNode,
+  bound,
+  checkBooks,
+  clear,
+  grantOf,
+  memory,
+  pending,
+  podOf,
+  uuid,
+} from '../support/scheduling.ts';
 
 type Endpoints = { readonly subsets?: readonly { readonly addresses?: readonly { readonly ip: string }[] }[] };
 /** A CA, or a certificate that it signed; the files are in one folder. */
@@ -78,4 +90,29 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
     'too-large',
     new RegExp(`node gpu-7: ${uuid(7, 0)} has 6144 MiB of cotenant\\.io/gpu-memory free`),
   );
+  await clear(bed, node);
+  await checkSpread(t, bed);
+}
+
+/** Four replicas that ask for `spread`, on two nodes with two GPUs: one on each GPU. */
+async function checkSpread(t: ExecutionContext, bed: Bed): Promise<void> {
+  for (const node of [8, 9]) await addNode(bed, node, 2);
+  const pod = podOf('web', { main: memory(2) }, { 'cotenant.io/placement': 'spread' }) as Pod;
+  const labels = { app: 'web' };
+  bed.apply({
+    apiVersion: 'apps/v1',
+    kind: 'Deployment',
+    metadata: { name: 'web', namespace: 'default' },
+    spec: {
+      replicas: 4,
+      selector: { matchLabels: labels },
+      template: {
+        metadata: { labels, annotations: pod.metadata.annotations },
+        spec: { ...pod.spec, schedulerName: 'default-scheduler', terminationGracePeriodSeconds: 0 },
+      },
+    },
+  });
+  const grants = await checkBooks(t, bed, 4);
+  const gpus = grants.flatMap(({ containers }) => containers.flatMap((one) => one.gpus.map(({ gpuUuid }) => gpuUuid)));
+  t.deepEqual(gpus.sort(), [uuid(8, 0), uuid(8, 1), uuid(9, 0), uuid(9, 1)]);
 }
