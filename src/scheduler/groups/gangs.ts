@@ -149,7 +149,8 @@ export function createGangs(parts: GangParts): Gangs {
         );
       // Each of a thousand pods is asked for whenever something changes.
       const refused = group.refused.get(pod.request.key);
-      if (refused?.state === stateOf(wanted, nodes)) return err(refused.because);
+      const state = stateOf(wanted, nodes);
+      if (refused?.state === state) return err(refused.because);
       const { version } = allocations;
       const held = hold(parts, group, wanted, nodes);
       if (!held.ok) {
@@ -160,7 +161,7 @@ export function createGangs(parts: GangParts): Gangs {
           `${there + count} of its ${sized.size} pods fit at once; the next one: ${lacks}`,
         );
         if (group.refused.size > MOST_KINDS) group.refused.clear();
-        group.refused.set(pod.request.key, { state: stateOf(wanted, nodes), because });
+        group.refused.set(pod.request.key, { state, because });
         return err(because);
       }
       group.refused.clear();
