@@ -152,6 +152,18 @@ enum {
     NVML_ABI_FIELD_PCIE_RECEIVED_BYTES = 198,
 };
 #define NVML_ABI_FIELD_ALL_LINKS 0xffffffffu
+/* What two GPUs have in common: the nearest part of the node to which both are attached. */
+enum {
+    NVML_ABI_COMMON_BOARD = 0,
+    NVML_ABI_COMMON_SWITCH = 10,
+    NVML_ABI_COMMON_SWITCHES = 20,
+    NVML_ABI_COMMON_HOST_BRIDGE = 30,
+    NVML_ABI_COMMON_NUMA_NODE = 40,
+    NVML_ABI_COMMON_SYSTEM = 50,
+};
+#define NVML_ABI_MAX_LINKS 18
+/* What is at the other end of an NVLink. */
+enum { NVML_ABI_LINK_GPU = 0, NVML_ABI_LINK_NPU = 1, NVML_ABI_LINK_SWITCH = 2, NVML_ABI_LINK_UNKNOWN = 255 };
 struct nvml_abi_field {
     uint32_t id, scope; /* requested */
     int64_t timestamp_us, latency_us;

@@ -131,4 +131,5 @@ void Sampler::read_inventory(uint64_t now_ns) {
     for (Gpu &gpu : gpus_) {
         if (gpu.gone) gpu.gpm.forget(library_);
     }
+    read_topology();
 }

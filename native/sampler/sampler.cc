@@ -173,6 +173,8 @@ void Sampler::write_gpu(size_t index, std::string &out) {
     add_field(out, "name", gpu.name);
     add_field(out, "pciBusId", gpu.pci);
     if (gpu.has_minor) add_field(out, "minor", gpu.minor);
+    if (!gpu.links.empty()) json::add_list(out, "links", gpu.links);
+    if (!gpu.numa_nodes.empty()) json::add_list(out, "numaNodes", gpu.numa_nodes);
     if (gpu.instance) {
         add_field(out, "parent", gpu.parent);
         if (gpu.has_numbers) {

@@ -70,6 +70,7 @@ class Sampler {
         unsigned list_failures[3] = {};
         uint64_t invalid_pid_entries = 0; // entries of process lists whose PID is invalid or was reused
         Readings slow_readings, constants;
+        std::vector<unsigned> links, numa_nodes; // topology.cc; by index of the other GPU
         bool reports_events = false;
         GpmReader gpm;
     };
@@ -77,6 +78,7 @@ class Sampler {
     void read_inventory(uint64_t now_ns);
     bool is_back(Gpu &gpu);
     void read_facts(Gpu &gpu);
+    void read_topology();
     size_t add_gpu(nvml::Device device, const std::string &uuid);
     void add_instances(size_t parent);
     void read_lists(size_t index, std::string &out);
@@ -101,6 +103,7 @@ class Sampler {
     nvml::Library library_;
     nvml::Events events_;
     std::vector<Gpu> gpus_;
+    std::vector<nvml::Device> attached_; // those whose topology was read
     Processes processes_;
     std::map<std::string, ResumePoint> resume_points_; // of GPUs not read yet
     unsigned silent_rounds_ = 0;

@@ -200,6 +200,10 @@ struct sim_gpu_facts {
     uint32_t sm_count, cc_major, cc_minor;
     uint32_t sm_mhz, memory_mhz, bus_bits, l2_kib, power_limit_mw;
     uint32_t pci_domain, pci_bus, pci_device, pci_id;
+    uint32_t numa, pcie_switch;     /* where it is attached */
+    uint32_t nvswitch_links;        /* NVLinks to NVSwitches */
+    uint32_t nvlinks[SIM_MAX_GPUS]; /* NVLinks to that GPU */
+    uint32_t pad1;
     /* A GPU divided by MIG has nothing for clients; each of its instances is a GPU of the node itself. */
     uint32_t divided;
     uint32_t parent; /* of an instance: its GPU's index + 1; 0 = none */

@@ -10,6 +10,7 @@ import { MOST_GPUS, MOST_MEMORY_BYTES } from './request.ts';
 const VERSION = 1;
 const LONGEST_MODEL = 128;
 const LONGEST_REASON = 256;
+export const MOST_LEVEL = 99;
 const count = whole(0, Number.MAX_SAFE_INTEGER);
 
 const clipped = (most: number) =>
@@ -18,12 +19,14 @@ const clipped = (most: number) =>
     v.transform((text) => text.slice(0, most)),
   );
 
+/** Most nodes of a cluster are of a few kinds. */
+const sharedLinks = createPool<readonly number[]>(1000);
 /** Most GPUs of a cluster have one of a few. */
 const sharedModel = createPool<string>(1000);
 
 const nodeGpu = v.object({
   gpuUuid,
-  /** The driver's order on that node, which can change with a reboot; for people only. */
+  /** The driver's order on that node, which can change with a reboot; for people, and for `links`. */
   index: whole(0, 1000),
   model: v.pipe(
     clipped(LONGEST_MODEL),
@@ -31,6 +34,16 @@ const nodeGpu = v.object({
   ),
   /** Memory that the driver leaves to programs: the sum of all grants on the GPU is at most this. */
   usableBytes: whole(0, MOST_MEMORY_BYTES),
+  /**
+   * The level of the path to each other GPU, by its index, the better the higher: 1 between NUMA nodes, 2 within one, 3 one
+   * host bridge, 4 PCIe switches, 5 one PCIe switch, 6 one board, 6 + n: n NVLinks. 0: unknown, or the GPU itself.
+   */
+  links: v.exactOptional(
+    v.pipe(
+      listOf(whole(0, MOST_LEVEL), 0, MOST_GPUS),
+      v.transform((levels) => sharedLinks(levels.join(), levels)),
+    ),
+  ),
   healthy: v.boolean(),
   /** Why it is not healthy, unless the driver lost it. */
   fault: v.exactOptional(clipped(LONGEST_REASON)),
@@ -54,11 +67,12 @@ export function formatNodeGpus({ mostTenantsPerGpu, gpus }: NodeGpus): string {
   return JSON.stringify({
     version: VERSION,
     mostTenantsPerGpu,
-    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, healthy, fault, unfenced, others }) => ({
+    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, links, healthy, fault, unfenced, others }) => ({
       gpuUuid,
       index,
       model: model.slice(0, LONGEST_MODEL),
       usableBytes,
+      links: links?.slice(0, MOST_GPUS),
       healthy,
       fault: fault?.slice(0, LONGEST_REASON),
       unfenced: unfenced?.slice(0, LONGEST_REASON),

@@ -30,7 +30,7 @@ export const MEMORY_VARIABLES: Readonly<Partial<Record<DialectName, string>>> = 
 export const CONTAINER_KINDS = ['init', 'sidecar', 'app'] as const;
 export type ContainerKind = (typeof CONTAINER_KINDS)[number];
 
-export const PLACEMENTS = ['binpack', 'spread', 'fragmentation'] as const;
+export const PLACEMENTS = ['binpack', 'spread', 'fragmentation', 'topology'] as const;
 export type Placement = (typeof PLACEMENTS)[number];
 
 /** In the order of cGPU's numbers, 0 to 5. */
@@ -135,9 +135,9 @@ export const podRequest = v.object({
   sameGpu: v.exactOptional(v.literal(true)),
   /** The enforcement mode that the namespace's rules set; absent: `enforce`. */
   enforcement: v.exactOptional(oneOf(['off', 'report'])),
-  /** Any of these models; empty: any model. */
+  /** Any of these models, and none that is named with a `!`; empty: any model. */
   gpuModels: v.optional(listOf(v.pipe(v.string(), v.nonEmpty('a name'))), []),
-  /** Only among these GPUs; empty: any GPU. */
+  /** Only among these GPUs, and none that is named with a `!`; empty: any GPU. */
   gpuUuids: v.optional(listOf(v.pipe(v.string(), v.nonEmpty('a UUID'))), []),
   containers: v.pipe(
     listOf(containerRequest, 1),
@@ -148,6 +148,13 @@ export const podRequest = v.object({
   ),
 });
 export type PodRequest = v.InferOutput<typeof podRequest>;
+
+/** `A or B other than C`; `other than C` */
+export function namedIn(list: readonly string[], separator: string): string {
+  const without = list.filter((one) => one.startsWith('!')).map((one) => one.slice(1));
+  const allowed = list.filter((one) => !one.startsWith('!')).join(separator);
+  return [allowed, ...(without.length > 0 ? [`other than ${without.join(', ')}`] : [])].filter(Boolean).join(' ');
+}
 
 /** What was chosen for a container's compute; absent: the GPU's policy, no priority, a weight as large as its
  * percent. */

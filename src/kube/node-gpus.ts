@@ -11,6 +11,8 @@ import type { FenceState } from '../policy/isolation-check.ts';
 export type GpusReading = NodeGpus & {
   /** False: the driver did not answer, and there may be more GPUs. */
   readonly complete: boolean;
+  /** NUMA nodes that are near any of the GPUs; absent: unknown of one of them. */
+  readonly numaNodes?: readonly number[];
   /** All grants on the node. */
   readonly grants: readonly AgentGrant[];
   /** For the Node's condition; absent: unknown, or not configured. */
@@ -60,9 +62,11 @@ export function gpusToAdvertise(reading: GpusReading, shown: NodeGpus | undefine
   });
   return {
     mostTenantsPerGpu,
-    gpus: [...read, ...missing.map((gpu) => ({ ...gpu, healthy: false }))].map(({ others: _, ...gpu }) => {
-      const own = others.get(gpu.gpuUuid);
-      return own ? { ...gpu, others: own } : gpu;
-    }),
+    gpus: [...read, ...missing.map(({ links: _, ...gpu }) => ({ ...gpu, healthy: false }))].map(
+      ({ others: _, ...gpu }) => {
+        const own = others.get(gpu.gpuUuid);
+        return own ? { ...gpu, others: own } : gpu;
+      },
+    ),
   };
 }

@@ -7,6 +7,7 @@ import { GPU } from '../api/names.ts';
 import {
   type ContainerRequest,
   type GpuShare,
+  namedIn,
   type Placement,
   type PodRequest,
   resolveLimit,
@@ -18,6 +19,7 @@ import type { Fragmentation } from './fragmentation.ts';
 import type { NodeGpu, PlaceableNode } from './node.ts';
 import type { ReplicaOf } from './replicas.ts';
 import { type Cost, compareCosts, costOnGpu, lossOn, type Preference } from './score.ts';
+import { closestGpus } from './topology.ts';
 
 type RequestedContainer = Pick<ContainerRequest, 'name' | 'kind' | 'initIndex' | 'memoryIsolation' | 'gpus'>;
 /** What of a pod's request decides where it goes. */
@@ -121,21 +123,25 @@ function selectGpus(
   if (gpus.length === 0) return refusal(`the agent reports no GPU (${GPU})`, 'the agent reports no GPU', false);
   if (gpuModels.length === 0 && gpuUuids.length === 0) return gpus;
   const models = gpuModels.map((name) => name.toLowerCase());
-  const ofModel = gpus.filter(({ model }) => models.length === 0 || models.includes(model.toLowerCase()));
+  const ofModel = gpus.filter(({ model }) => isAmong(model.toLowerCase(), models));
   if (ofModel.length === 0) {
     const present = [...new Set(gpus.map(({ model }) => model))].join(', ');
     return refusal(
-      `no GPU is a ${gpuModels.join(' or ')}; the node has ${present}`,
+      `no GPU is ${gpuModels[0]?.startsWith('!') ? '' : 'a '}${namedIn(gpuModels, ' or ')}; the node has ${present}`,
       'no GPU has the requested model',
       false,
     );
   }
-  const selected = ofModel.filter(({ gpuUuid }) => gpuUuids.length === 0 || gpuUuids.includes(gpuUuid));
+  const selected = ofModel.filter(({ gpuUuid }) => isAmong(gpuUuid, gpuUuids));
   if (selected.length > 0) return selected;
   const present = gpus.map(({ gpuUuid }) => gpuUuid).join(', ');
-  const reason = `the node has none of the requested GPUs ${gpuUuids.join(', ')}; its GPUs are ${present}`;
+  const reason = `the node has none of the requested GPUs ${namedIn(gpuUuids, ', ')}; its GPUs are ${present}`;
   return refusal(reason, 'none of the requested GPUs exists', false);
 }
+
+/** A list names what is allowed, where it names anything, and, with a `!`, what is not. */
+const isAmong = (name: string, list: readonly string[]): boolean =>
+  !list.includes(`!${name}`) && (list.includes(name) || list.every((one) => one.startsWith('!')));
 
 const refusal = (reason: string, summary: string, temporary: boolean): PodRefusal => ({
   reason: () => reason,
@@ -170,7 +176,10 @@ function placeInOrder(order: readonly RequestedContainer[], choice: Choice): Pod
   for (const container of order) {
     const { gpus: shares } = container;
     const options = shares.map((share) => rankGpus(container, share, placed, choice));
-    const chosen = matchShares(options.map(({ gpus }) => gpus));
+    const chosen = matchRanked(
+      options.map(({ ranked }) => ranked),
+      choice.preference,
+    );
     if ('unmatched' in chosen) {
       const { obstacles = [] } = options[chosen.unmatched] ?? {};
       return { ok: false, ...refuseShares(obstacles, shares.length, choice.gpus.length) };
@@ -208,7 +217,22 @@ function rankGpus(
     fitting.push({ gpu, ...costOnGpu(gpu, demand, preference, before.has(gpuUuid)), grown });
   }
   fitting.sort((a, b) => a.grown - b.grown || compareCosts(a, b));
-  return { obstacles, gpus: fitting.map(({ gpu }) => gpu) };
+  return { obstacles, ranked: fitting };
+}
+
+/** A different GPU for each share; for `topology` those that reach one another best. */
+function matchRanked(options: readonly (readonly Ranked[])[], { placement }: Preference) {
+  const among = (isOption: (gpu: NodeGpu) => boolean) =>
+    matchShares(options.map((ranked) => ranked.flatMap(({ gpu }) => (isOption(gpu) ? [gpu] : []))));
+  if (placement !== 'topology' || options.length < 2) return among(() => true);
+  const all = new Map(options.flat().map((one) => [one.gpu, one]));
+  const matched = (set: readonly Ranked[]) => among((gpu) => set.some((one) => one.gpu === gpu));
+  const closest = closestGpus(
+    [...all.values()].sort(compareCosts),
+    options.length,
+    (set) => !('unmatched' in matched(set)),
+  );
+  return closest ? matched(closest) : among(() => true);
 }
 
 const isEqualShare = (a: GpuShare, b: GpuShare): boolean => JSON.stringify(a) === JSON.stringify(b);
@@ -228,7 +252,10 @@ function placeEqualShares(container: RequestedContainer, share: GpuShare, choice
   }
   if (fitting.length < shares.length)
     return { ok: false, ...refuseShares(obstacles, shares.length, choice.gpus.length) };
-  const chosen = fitting.sort(compareCosts).slice(0, shares.length);
+  fitting.sort(compareCosts);
+  const isTopology = choice.preference.placement === 'topology' && shares.length > 1;
+  const closest = isTopology ? closestGpus(fitting, shares.length, () => true) : undefined;
+  const chosen = closest ?? fitting.slice(0, shares.length);
   const gpus = chosen.map(({ gpu }) => grantOn(gpu, share));
   return { ok: true, containers: [{ ...identityOf(container), gpus }] };
 }

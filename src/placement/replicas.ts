@@ -43,11 +43,16 @@ export function replicaOf({ namespace, labels = {}, ownerReferences = [] }: Meta
 
 type ReplicaCounts = { readonly owner: number; readonly labels: number };
 
-/** How many of these pods are replicas of the pod by owner, and by labels. */
-export function countReplicas(pod: ReplicaOf | undefined, others: readonly ReplicaOf[] = []): ReplicaCounts {
-  const { owner, labels } = pod ?? {};
-  return {
-    owner: owner === undefined ? 0 : others.filter((other) => other.owner === owner).length,
-    labels: labels === undefined ? 0 : others.filter((other) => other.labels === labels).length,
-  };
+/** How many pods on these GPUs are replicas of the pod by owner, and by labels; one with several GPUs counts on each. */
+export function countReplicas(
+  pod: ReplicaOf | undefined,
+  gpus: readonly { readonly replicas?: readonly ReplicaOf[] }[],
+): ReplicaCounts {
+  let [owner, labels] = [0, 0];
+  for (const { replicas } of gpus)
+    for (const other of replicas ?? []) {
+      if (pod?.owner !== undefined && other.owner === pod.owner) owner += 1;
+      if (pod?.labels !== undefined && other.labels === pod.labels) labels += 1;
+    }
+  return { owner, labels };
 }

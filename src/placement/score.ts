@@ -2,10 +2,11 @@
 // costs there, and the scores that kube-scheduler adds up. Pure.
 import type { GpuDemand } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
+import { MOST_LEVEL } from '../api/node-annotation.ts';
 import type { Placement } from '../api/request.ts';
 import { demandOf } from './demand.ts';
 import type { Fragmentation } from './fragmentation.ts';
-import type { NodeGpu, PlaceableNode } from './node.ts';
+import { type NodeGpu, type PlaceableNode, worstLevel } from './node.ts';
 import { countReplicas, type ReplicaOf } from './replicas.ts';
 
 /** The smaller the better; `second` decides between equal `first`. */
@@ -30,7 +31,8 @@ const MOST_REPLICAS = 999;
 /**
  * Of one GPU, when a container of the pod is put there. `isOpen`: another container of the pod was. Binpack opens no
  * GPU while a share fits on one that has containers, however much larger that one is, and leaves the least memory free;
- * spread avoids replicas of the pod, and leaves the most; fragmentation loses least of what is free for other pods.
+ * spread avoids replicas of the pod, and leaves the most; fragmentation loses least of what is free for other pods;
+ * topology, of GPUs that reach one another equally well (topology.ts), is as binpack.
  */
 export function costOnGpu(
   gpu: NodeGpu,
@@ -41,14 +43,15 @@ export function costOnGpu(
   const left = gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes;
   if (loss) return { first: loss(new Map([[gpu.gpuUuid, freeMilli(gpu, demand)]])), second: left };
   if (placement !== 'spread') return { first: gpu.tenants === 0 && !isOpen ? 1 : 0, second: left };
-  const { owner, labels } = countReplicas(replicaOf, gpu.replicas);
+  const { owner, labels } = countReplicas(replicaOf, [gpu]);
   return { first: inOrder(owner, labels), second: -left };
 }
 
 /**
  * Of a node, when a pod is placed like this. Binpack keeps whole GPUs free, then fills the fullest node. Spread shares a
  * GPU with a replica only where every GPU has one, and then a node; replicas by owner weigh more than those by labels;
- * then it takes the emptiest node.
+ * then it takes the emptiest node. Topology takes the node whose GPUs of a container reach one another best, then is as
+ * binpack.
  */
 export function costOnNode(
   containers: readonly ContainerGrant[],
@@ -69,15 +72,18 @@ export function costOnNode(
     // Equal nodes, but for rounding, are taken in a fixed order: to fill one after the other loses least.
     return { first: Math.round(loss(left) * 1e6) / 1e6, second: 0 };
   }
-  if (placement !== 'spread') return { first: used.filter(({ tenants }) => tenants === 0).length, second: -granted };
-  const replicasOn = (some: readonly NodeGpu[]) =>
-    countReplicas(
-      replicaOf,
-      some.flatMap(({ replicas = [] }) => replicas),
-    );
-  const [gpu, node] = [replicasOn(used), replicasOn(gpus)];
+  const opened = used.filter(({ tenants }) => tenants === 0).length;
+  if (placement === 'topology') {
+    const worst = containers.map((one) => worstLevel(gpusOf(one, used)) ?? MOST_LEVEL);
+    return { first: inOrder(MOST_LEVEL - Math.min(...worst), opened), second: -granted };
+  }
+  if (placement !== 'spread') return { first: opened, second: -granted };
+  const [gpu, node] = [countReplicas(replicaOf, used), countReplicas(replicaOf, gpus)];
   return { first: inOrder(gpu.owner, node.owner, gpu.labels, node.labels), second: granted };
 }
+
+const gpusOf = ({ gpus }: ContainerGrant, among: readonly NodeGpu[]) =>
+  among.filter(({ gpuUuid }) => gpus.some((granted) => granted.gpuUuid === gpuUuid));
 
 /** What a GPU has free, of memory or of compute, whichever is less, once this is granted, too. */
 function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {

@@ -20,7 +20,7 @@ export function learnWorkload(allocations: Allocations): Fragmentation {
       Math.max((1000 * memoryBytes) / (usable.get(gpuUuid) ?? Number.POSITIVE_INFINITY), 10 * coresPercent),
     );
     if (parts.length === 0) continue;
-    const models = gpuModels.map((model) => model.toLowerCase());
+    const models = gpuModels.filter((model) => !model.startsWith('!')).map((model) => model.toLowerCase());
     const shape = { gpus: parts.length, milli: Math.min(1000, Math.ceil(Math.max(...parts))), cores, models };
     const key = JSON.stringify(shape);
     shapes.set(key, { ...shape, frequency: (shapes.get(key)?.frequency ?? 0) + 1 });

@@ -50,7 +50,9 @@ export type Choices = {
 };
 
 const LONGEST_LIST = 32;
-const UUID = /^GPU-[0-9A-Za-z-]{1,60}$/;
+/** With a `!` it is one to leave out. */
+const UUID = /^!?GPU-[0-9A-Za-z-]{1,60}$/;
+const MODEL = /^!?[\w .:+/()-]{1,100}$/;
 /** Enough for a list of that length whose entries hold two of Kubernetes' longest names each. */
 const LONGEST_TEXT = 8192;
 
@@ -107,7 +109,7 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
     memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
     enforcement: one(ENFORCEMENT_ANNOTATION, MODES, notWeakerThan(rules.enforcement)),
-    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, /^[\w .:+/()-]{1,100}$/, 'NVIDIA H200,Tesla T4'),
+    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, MODEL, 'NVIDIA H200,Tesla T4'),
     gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, UUID, 'GPU-8f3c0d52-...'),
     templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),
   };
@@ -124,11 +126,14 @@ export function withForeignChoices(
   warnings: string[],
 ): JsonObject {
   const own = new Map<string, unknown>();
-  for (const { annotation, own: key, instead } of dialects.flatMap(({ choices = [] }) => choices)) {
-    const value = field(annotations, annotation);
-    if (value === undefined) continue;
+  for (const { annotation, own: key, translate, instead } of dialects.flatMap(({ choices = [] }) => choices)) {
+    const written = field(annotations, annotation);
+    if (written === undefined) continue;
+    const value = typeof written === 'string' && translate ? translate(written) : written;
     if (key === undefined || !isAllowed(key, String(value), rules))
       warnings.push(`${annotation}: not read; write ${instead}, where it is allowed`);
+    else if (field(annotations, key) === undefined && own.has(key) && String(value).startsWith('!'))
+      own.set(key, `${own.get(key)},${value}`);
     else if (field(annotations, key) !== undefined || own.has(key))
       warnings.push(`${annotation}: no effect beside ${key}`);
     else own.set(key, value);

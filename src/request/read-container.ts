@@ -178,7 +178,7 @@ function toRequest(
   { answer, asked }: { readonly answer: Answer; readonly asked: Amounts },
 ): ContainerRequest {
   const count = answer.gpus.length;
-  const { gpuUuids } = choices;
+  const gpuUuids = choices.gpuUuids.filter((one) => !one.startsWith('!'));
   if (gpuUuids.length > 0 && gpuUuids.length < count) {
     const wrong = `names fewer GPUs than the ${count} that "${name}" asks for`;
     problems.push(invalid(annotationPath(GPU_UUID_ANNOTATION), gpuUuids.join(','), wrong, `name ${count} GPUs`));

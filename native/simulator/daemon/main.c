@@ -107,7 +107,7 @@ static bool add_default_gpus(struct node *node) {
     for (int i = 0; !named && i < 2; i++) {
         if (!gpu_add(node, "l4")) return false;
     }
-    return gpus_divide(node);
+    return gpus_finish(node);
 }
 
 static void apply_options(struct node *node, const struct serve_options *options) {

@@ -72,14 +72,16 @@ NVML_EXPORT nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml_abi_
     return nearest(UINT32_MAX, count, devices);
 }
 
-NVML_EXPORT nvmlDeviceGetPciInfo_v3(nvml_abi_device device, struct nvml_abi_pci_v3 *pci) {
-    NVML_ENTER_GPU(pci);
-    const struct sim_gpu_facts *facts = NVML_FACTS;
+void nvml_pci(const struct sim_gpu_facts *facts, struct nvml_abi_pci_v3 *pci) {
     *pci = (struct nvml_abi_pci_v3){
         .domain = facts->pci_domain, .bus = facts->pci_bus, .device = facts->pci_device, .device_id = facts->pci_id};
     snprintf(pci->legacy_id, sizeof pci->legacy_id, "%04X:%02X:%02X.0", facts->pci_domain & 0xffff,
              facts->pci_bus & 0xff, facts->pci_device & 0xff);
     snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.0", facts->pci_domain, facts->pci_bus, facts->pci_device);
+}
+NVML_EXPORT nvmlDeviceGetPciInfo_v3(nvml_abi_device device, struct nvml_abi_pci_v3 *pci) {
+    NVML_ENTER_GPU(pci);
+    nvml_pci(NVML_FACTS, pci);
     return NVML_ABI_SUCCESS;
 }
 /* Without a function, or without a domain. */
@@ -193,5 +195,3 @@ MISSING(nvmlDeviceGetFanSpeed)
 MISSING(nvmlDeviceGetSerial)
 MISSING(nvmlDeviceGetCurrentDriverModel)
 MISSING(nvmlDeviceGetDriverModel)
-MISSING(nvmlDeviceGetNvLinkRemoteDeviceType)
-MISSING(nvmlDeviceGetNvLinkRemotePciInfo_v2)

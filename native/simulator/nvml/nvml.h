@@ -22,6 +22,9 @@ nvml_abi_return nvml_gpu_or_instance(nvml_abi_device device, uint32_t *gpu);
 /* Live state of a GPU, with those of its instances added up. */
 nvml_abi_return nvml_gpu_state(uint32_t gpu, struct sim_gpu_state *state);
 
+/* Where a GPU is, as nvmlPciInfo_t says it. */
+void nvml_pci(const struct sim_gpu_facts *facts, struct nvml_abi_pci_v3 *pci);
+
 /* One request of the NVML role; payload_bytes gets the length of the payload. */
 nvml_abi_return nvml_ask(uint32_t op, uint32_t gpu, uint64_t a, struct sim_reply *reply, void *payload,
                          uint32_t payload_size);

@@ -30,6 +30,8 @@ export function advertisedGpus({ sample, devices }: NodeState, offer: Offer): Gp
       why: offer.standingOf(uuid).fault ?? (had ? undefined : LOST_TEXT),
     })),
   );
+  const near = shareable.flatMap(({ numaNodes = [] }) => numaNodes);
+  const isNumaKnown = near.length > 0 && shareable.every(({ numaNodes }) => numaNodes !== undefined);
   return {
     mostTenantsPerGpu: offer.mostTenantsPerGpu,
     gpus: shareable.map((gpu) => ({
@@ -38,10 +40,12 @@ export function advertisedGpus({ sample, devices }: NodeState, offer: Offer): Gp
       index: gpu.index,
       model: gpu.name,
       usableBytes: usableBytes(gpu),
+      ...(gpu.links && { links: gpu.links }),
       healthy: isHealthy(gpu) && !offer.isStale,
     })),
     ...(offer.fencesOf && { fences: offer.fencesOf(healthy) }),
     ...(complete && !offer.isStale && health && { health }),
+    ...(isNumaKnown && { numaNodes: [...new Set(near)].sort((a, b) => a - b) }),
     complete,
     grants: heldBy(offer.grants),
   };

@@ -59,9 +59,9 @@ export async function startPodServices(
   const { kubeletRoot, nodeName, nriSocket, cdiKind } = kubernetes;
   const cdiFolders = foldersOf(kubernetes.cdiFolders);
   const slots = () => {
-    const gpus = node.gpus()?.gpus ?? [];
+    const { gpus = [], numaNodes } = node.gpus() ?? {};
     const healthy = gpus.filter((gpu) => gpu.healthy && gpu.unfenced === undefined).length;
-    return { healthy: healthy * mostTenantsPerGpu, unhealthy: (gpus.length - healthy) * mostTenantsPerGpu };
+    return { healthy: healthy * mostTenantsPerGpu, unhealthy: (gpus.length - healthy) * mostTenantsPerGpu, numaNodes };
   };
   const cdi: Cdi | undefined =
     nriSocket === '' || cdiFolders.length === 0

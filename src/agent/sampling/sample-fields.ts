@@ -21,6 +21,10 @@ export const GPU = v.object({
   utilizationGaps: number,
   healthy: flag,
   minor: v.exactOptional(number),
+  /** Of the path to each other GPU, by its index: levels as in the Node's annotation (src/api/node-annotation.ts). */
+  links: v.exactOptional(numbers),
+  /** NUMA nodes that are near it. */
+  numaNodes: v.exactOptional(numbers),
   totalBytes: v.exactOptional(number),
   /** Without the driver's own memory where `reservedBytes` is present, with it otherwise. */
   usedBytes: v.exactOptional(number),

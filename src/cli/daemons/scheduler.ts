@@ -33,7 +33,7 @@ export const scheduler: Command = {
     'health-port': { value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     placement: {
       value: 'HOW',
-      help: 'binpack (default), spread or fragmentation, for pods that choose none',
+      help: 'binpack (default), spread, fragmentation or topology, for pods that choose none',
     },
     'overcommitted-after': {
       value: 'SECONDS',

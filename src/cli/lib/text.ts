@@ -1,6 +1,12 @@
 // Amounts, times and requests as text, the same in every command. Pure.
 
-import type { ContainerRequest, GpuShare, MemoryAmount, PodRequest } from '../../api/request.ts';
+import {
+  type ContainerRequest,
+  type GpuShare,
+  type MemoryAmount,
+  namedIn,
+  type PodRequest,
+} from '../../api/request.ts';
 import { MIB } from '../../common/quantity.ts';
 
 export const mib = (bytes: number): string => `${Math.ceil(bytes / MIB)} MiB`;
@@ -78,8 +84,8 @@ export function askedByPod({ containers, gpuModels, gpuUuids }: PodRequest): str
     return `${container.name}${kind} asks for ${askedBy(container)}`;
   });
   const among = [
-    ...(gpuModels.length > 0 ? [`of model ${gpuModels.join(' or ')}`] : []),
-    ...(gpuUuids.length > 0 ? [`among ${gpuUuids.join(', ')}`] : []),
+    ...(gpuModels.length > 0 ? [`of model ${namedIn(gpuModels, ' or ')}`] : []),
+    ...(gpuUuids.length > 0 ? [`among ${namedIn(gpuUuids, ', ')}`] : []),
   ];
   return `${each.join('; ')}${among.length > 0 ? `; GPUs ${among.join(' ')}` : ''}`;
 }

@@ -44,6 +44,8 @@ export type ForeignChoice = {
   readonly annotation: string;
   /** Ours, which takes the same values; absent: there is none. */
   readonly own?: typeof GPU_UUID_ANNOTATION | typeof PLACEMENT_ANNOTATION;
+  /** Its value as ours has it. */
+  readonly translate?: (value: string) => string;
   /** What to write in its place where it is not read. */
   readonly instead: string;
 };

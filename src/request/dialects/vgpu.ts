@@ -48,9 +48,17 @@ const sameAs = (own: NonNullable<ForeignChoice['own']>, annotation: string): For
   own,
   instead: own,
 });
-/** Parts of a model's name, and GPUs to leave out: ours take whole names, and GPUs to take. */
+/** Parts of a model's name: ours take whole names. */
 const ofModel = (annotation: string): ForeignChoice => ({ annotation, instead: GPU_MODEL_ANNOTATION });
-const except = (annotation: string, own: string): ForeignChoice => ({ annotation, instead: `${own} with the others` });
+/** UUIDs to leave out. */
+const except = (annotation: string): ForeignChoice => ({
+  ...sameAs(GPU_UUID_ANNOTATION, annotation),
+  translate: (uuids) =>
+    `!${uuids
+      .split(',')
+      .map((one) => one.trim())
+      .join(',!')}`,
+});
 
 export const hami = vgpuDialect({
   name: 'hami',
@@ -62,10 +70,13 @@ export const hami = vgpuDialect({
   off: 'CUDA_DISABLE_CONTROL',
   choices: [
     ofModel('nvidia.com/use-gputype'),
-    except('nvidia.com/nouse-gputype', GPU_MODEL_ANNOTATION),
+    ofModel('nvidia.com/nouse-gputype'),
     sameAs(GPU_UUID_ANNOTATION, 'nvidia.com/use-gpuuuid'),
-    except('nvidia.com/nouse-gpuuuid', GPU_UUID_ANNOTATION),
-    sameAs(PLACEMENT_ANNOTATION, 'hami.io/gpu-scheduler-policy'),
+    except('nvidia.com/nouse-gpuuuid'),
+    {
+      ...sameAs(PLACEMENT_ANNOTATION, 'hami.io/gpu-scheduler-policy'),
+      translate: (policy) => (policy === 'topology-aware' ? 'topology' : policy),
+    },
     { annotation: 'hami.io/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],
   schedulers: ['hami-scheduler'],
@@ -78,10 +89,7 @@ export const volcano = vgpuDialect({
   memory: 'volcano.sh/vgpu-memory',
   percentage: 'volcano.sh/vgpu-memory-percentage',
   cores: 'volcano.sh/vgpu-cores',
-  choices: [
-    sameAs(GPU_UUID_ANNOTATION, 'volcano.sh/vgpu-use-gpuuuid'),
-    except('volcano.sh/vgpu-nouse-gpuuuid', GPU_UUID_ANNOTATION),
-  ],
+  choices: [sameAs(GPU_UUID_ANNOTATION, 'volcano.sh/vgpu-use-gpuuuid'), except('volcano.sh/vgpu-nouse-gpuuuid')],
   schedulers: ['volcano'],
 });
 
@@ -92,9 +100,9 @@ export const vgpuManager = vgpuDialect({
   cores: 'nvidia.com/vgpu-cores',
   choices: [
     ofModel('nvidia.com/include-gpu-type'),
-    except('nvidia.com/exclude-gpu-type', GPU_MODEL_ANNOTATION),
+    ofModel('nvidia.com/exclude-gpu-type'),
     sameAs(GPU_UUID_ANNOTATION, 'nvidia.com/include-gpu-uuid'),
-    except('nvidia.com/exclude-gpu-uuid', GPU_UUID_ANNOTATION),
+    except('nvidia.com/exclude-gpu-uuid'),
     sameAs(PLACEMENT_ANNOTATION, 'nvidia.com/device-scheduler-policy'),
     { annotation: 'nvidia.com/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
   ],

@@ -33,6 +33,7 @@ const nodeGpus: fc.Arbitrary<NodeGpus> = fc.record({
         model: fc.string({ maxLength: 40 }),
         usableBytes: fc.nat(2 ** 30),
         healthy: fc.boolean(),
+        links: fc.array(fc.nat(99), { maxLength: 16 }),
         others: fc.record({ memoryBytes: fc.nat(2 ** 30), coresPercent: fc.nat(500), tenants: fc.nat(50) }),
       },
       { requiredKeys: ['gpuUuid', 'index', 'model', 'usableBytes', 'healthy'] },

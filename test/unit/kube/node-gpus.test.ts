@@ -45,6 +45,11 @@ test('a missing GPU stays, not healthy, while pods hold grants on it', (t) => {
   t.is(all.mostTenantsPerGpu, 20);
 });
 
+test('a missing GPU is linked to none: its index may be that of another one now', (t) => {
+  const linked = { ...known, gpus: known.gpus.map((gpu) => ({ ...gpu, links: [0, 5, 5] })) };
+  t.deepEqual(advertised({ gpus: [], complete: false, grants: [] }, linked)[1], gpuOf(1, false));
+});
+
 test('while the driver does not answer all GPUs stay, and none is healthy', (t) => {
   const reading = { gpus: [], complete: false, grants: [] };
   t.deepEqual(advertised(reading, known), [gpuOf(0, false), gpuOf(1, false), gpuOf(2, false)]);

@@ -53,6 +53,22 @@ test('a pod gets only the models and GPUs that it names', (t) => {
   );
 });
 
+test('a pod gets no model and no GPU that it leaves out', (t) => {
+  const node = nodeOf(gpu('a', 8000), gpu('b', 9000, { model: 'Tesla T4' }), gpu('c', 9500, { model: 'Tesla T4' }));
+  const main = [container('m', 'app', share(1000))];
+  t.is(placed(pod(main, { gpuModels: ['!nvidia l4'] }), node), 'm:b');
+  t.is(placed(pod(main, { gpuModels: ['!nvidia l4'], gpuUuids: ['!GPU-b'] }), node), 'm:c');
+  t.is(placed(pod(main, { gpuUuids: ['!GPU-b', 'GPU-b', 'GPU-c'] }), node), 'm:c');
+  t.is(
+    placed(pod(main, { gpuModels: ['!NVIDIA L4', '!Tesla T4'] }), node),
+    'no GPU is other than NVIDIA L4, Tesla T4; the node has NVIDIA L4, Tesla T4',
+  );
+  t.is(
+    placed(pod(main, { gpuUuids: ['!GPU-a', '!GPU-b', '!GPU-c'] }), node),
+    'the node has none of the requested GPUs other than GPU-a, GPU-b, GPU-c; its GPUs are GPU-a, GPU-b, GPU-c',
+  );
+});
+
 // Amounts after KEP-753's formula; the node has one GPU of 8 GiB.
 test('an init container that ends before a sidecar starts may need the whole GPU', (t) => {
   const node = nodeOf(gpu('a', 8192, { usableBytes: 8192 * MIB, grantedBytes: 0, tenants: 0 }));

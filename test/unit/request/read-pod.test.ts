@@ -106,7 +106,9 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
   ],
   'an unknown placement': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/placement': 'best' } }),
-    ['metadata.annotations["cotenant.io/placement"]: "best" is not known; write one of binpack, spread, fragmentation'],
+    [
+      'metadata.annotations["cotenant.io/placement"]: "best" is not known; write one of binpack, spread, fragmentation, topology',
+    ],
   ],
   'isolation off': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/memory-isolation': 'off' } }),

@@ -202,7 +202,8 @@ test('other values of them, and beside ours, are a warning', (t) => {
     [],
     [notRead('nvidia.com/use-gpuuuid', 'cotenant.io/gpu-uuid')],
   ]);
-  t.deepEqual(read({ 'hami.io/gpu-scheduler-policy': 'topology-aware' }), [
+  t.deepEqual(read({ 'hami.io/gpu-scheduler-policy': 'topology-aware' }), ['topology', [], []]);
+  t.deepEqual(read({ 'hami.io/gpu-scheduler-policy': 'mutex' }), [
     undefined,
     [],
     [notRead('hami.io/gpu-scheduler-policy', 'cotenant.io/placement')],
@@ -213,6 +214,12 @@ test('other values of them, and beside ours, are a warning', (t) => {
     ['hami.io/gpu-scheduler-policy: no effect beside cotenant.io/placement'],
   ]);
   t.deepEqual(read({ 'nvidia.com/use-gpuuuid': 'all' }, { allowGpuUuid: true })[1], []);
+  const out = { 'nvidia.com/nouse-gpuuuid': 'GPU-1, GPU-2' };
+  t.deepEqual(read(out, { allowGpuUuid: true }), [undefined, ['!GPU-1', '!GPU-2'], []]);
+  t.deepEqual(read({ ...out, 'nvidia.com/use-gpuuuid': 'GPU-3' }, { allowGpuUuid: true })[1], [
+    ...['!GPU-1', '!GPU-2', 'GPU-3'],
+  ]);
+  t.deepEqual(read(out)[2], [notRead('nvidia.com/nouse-gpuuuid', 'cotenant.io/gpu-uuid')]);
 });
 
 const CORE = 'tencent.com/vcuda-core';

@@ -37,7 +37,7 @@ test('a section takes the place of the configuration’s own, and the others sta
 test('a wrong ConfigMap is refused with path, value and what would be right', (t) => {
   t.deepEqual(problemsOf('rules: {most: {gpuMemory: 1G}, placements: [tetris]}'), [
     'rules.most.gpuMemory: "1G" is not valid; write an amount of whole MiB such as "4Gi"',
-    'rules.placements[0]: "tetris" is not valid; write one of binpack, spread, fragmentation',
+    'rules.placements[0]: "tetris" is not valid; write one of binpack, spread, fragmentation, topology',
   ]);
   t.deepEqual(problemsOf('schedulerName: other'), [
     'schedulerName: "other" is not read here; write rules, namespaces, pools',

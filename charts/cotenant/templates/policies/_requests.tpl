@@ -66,7 +66,7 @@ no whole number -1. */}}
     resources.limits: NVIDIA's device plugin does not run on nodes with shares; leave its resources out, or write cotenant.io/gpu: 1 for a whole GPU
 - expression: |-
     variables.names.size() == 0 || variables.annotations.all(k, !k.startsWith('cotenant.io/') || k == 'cotenant.io/request'
-      || (k == 'cotenant.io/placement' && variables.annotations[k] in {{ include "cotenant.cel.list" ($rules.placements | default (list "binpack" "spread" "fragmentation")) }})
+      || (k == 'cotenant.io/placement' && variables.annotations[k] in {{ include "cotenant.cel.list" ($rules.placements | default (list "binpack" "spread" "fragmentation" "topology")) }})
       || (k == 'cotenant.io/compute-policy' && variables.annotations[k] in {{ include "cotenant.cel.list" ($rules.computePolicies | default (list "average" "preemptive" "weighted" "fixed" "soft")) }}))
   message: >-
     metadata.annotations: without the webhook (admission.mode policy) a pod chooses cotenant.io/placement and cotenant.io/compute-policy only, of the values that are allowed; leave the others out

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../abi/nvml.h"
 #include "node.h"
 
 #define MIB (1024ull * 1024)
@@ -42,7 +43,8 @@ static bool parse_mib(const char *text, uint64_t *bytes) {
 static void print_error(const char *text, const char *what) {
     fprintf(stderr,
             "cotenant-simulator: --gpu %s: %s; want "
-            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,pool-step=32Mi][,mig=1g.10gb+...], "
+            "MODEL[,memory=24Gi][,reserved=400Mi][,context=200Mi][,granule=2Mi][,pool-step=32Mi][,mig=1g.10gb+...]"
+            "[,numa=N][,pcie-switch=N][,nvswitch=LINKS][,nvlink=GPU:LINKS], "
             "MODEL one of",
             text, what);
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) fprintf(stderr, " %s", MODELS[i].key);
@@ -99,13 +101,53 @@ static const char *divide(struct node *node, uint32_t parent, char *profiles) {
     return NULL;
 }
 
-bool gpus_divide(struct node *node) {
+/* A link has two ends. */
+static bool link_both_ends(struct node *node) {
+    for (uint32_t gpu = 0; gpu < node->facts->gpu_count; gpu++) {
+        uint32_t links = node->facts->gpus[gpu].nvswitch_links;
+        for (uint32_t other = 0; other < SIM_MAX_GPUS; other++) {
+            uint32_t *own = &node->facts->gpus[gpu].nvlinks[other], *back = &node->facts->gpus[other].nvlinks[gpu];
+            if (*own > 0 && other >= node->facts->gpu_count) return false;
+            if (*own < *back) *own = *back;
+            links += *own;
+            *back = *own;
+        }
+        if (links > NVML_ABI_MAX_LINKS) return false;
+    }
+    return true;
+}
+
+bool gpus_finish(struct node *node) {
+    if (!link_both_ends(node)) {
+        fprintf(stderr, "cotenant-simulator: nvlink: no such GPU, or more than %d links of one GPU\n",
+                NVML_ABI_MAX_LINKS);
+        return false;
+    }
     for (uint32_t gpu = 0, count = node->facts->gpu_count; gpu < count; gpu++) {
         char profiles[sizeof node->gpus[gpu].profiles];
         memcpy(profiles, node->gpus[gpu].profiles, sizeof profiles);
         const char *wrong = profiles[0] ? divide(node, gpu, profiles) : NULL;
         if (wrong) return print_error(node->gpus[gpu].profiles, wrong), false;
     }
+    return true;
+}
+
+/* "numa=1", or "nvlink=3:4": four links to GPU 3. Returns false for another name or a wrong number. */
+static bool place(struct sim_gpu_facts *facts, uint32_t own, const char *name, const char *value) {
+    unsigned number, links;
+    int length = 0;
+    if (!strcmp(name, "nvlink")) {
+        if (sscanf(value, "%2u:%2u%n", &number, &links, &length) != 2 || value[length]) return false;
+        if (number >= SIM_MAX_GPUS || number == own) return false;
+        facts->nvlinks[number] = links;
+        return true;
+    }
+    uint32_t *field = !strcmp(name, "numa")          ? &facts->numa
+                      : !strcmp(name, "pcie-switch") ? &facts->pcie_switch
+                      : !strcmp(name, "nvswitch")    ? &facts->nvswitch_links
+                                                     : NULL;
+    if (!field || sscanf(value, "%2u%n", &number, &length) != 1 || value[length]) return false;
+    *field = number;
     return true;
 }
 
@@ -123,6 +165,7 @@ bool gpu_add(struct node *node, const char *text) {
     uint64_t total = model->total_mib * MIB, reserved = model->reserved_mib * MIB;
     uint64_t context = model->context_mib * MIB, granule = DEFAULT_GRANULE, step = 0;
     const char *profiles = "";
+    struct sim_gpu_facts *facts = &node->facts->gpus[index];
     while ((word = strsep(&rest, ","))) {
         char *value = strchr(word, '=');
         if (!value) return print_error(text, "want NAME=SIZE"), false;
@@ -137,7 +180,7 @@ bool gpu_add(struct node *node, const char *text) {
                           : !strcmp(word, "granule")   ? &granule
                           : !strcmp(word, "pool-step") ? &step
                                                        : NULL;
-        if (!field || !parse_mib(value, field)) return print_error(text, word), false;
+        if (field ? !parse_mib(value, field) : !place(facts, index, word, value)) return print_error(text, word), false;
     }
     if (granule < MIN_GRANULE || granule > 64 * MIB || (granule & (granule - 1))) {
         return print_error(text, "granule must be a power of two from 64Ki to 64Mi"), false;
@@ -146,7 +189,6 @@ bool gpu_add(struct node *node, const char *text) {
     if (reserved >= total || context > total - reserved)
         return print_error(text, "no memory is left for clients"), false;
 
-    struct sim_gpu_facts *facts = &node->facts->gpus[index];
     snprintf(facts->name, sizeof facts->name, "%s", model->name);
     /* "51a0" marks a simulated GPU in its UUID; the last byte is its index */
     static const unsigned char uuid[16] = {0x51, 0xa0, 0xc0, 0x7e, 0x4a, 0x27, 0x45, 0x51,

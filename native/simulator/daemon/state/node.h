@@ -142,7 +142,7 @@ uint64_t node_random(struct node *node);
 
 /* gpus.c */
 bool gpu_add(struct node *node, const char *text); /* false: an error was printed */
-bool gpus_divide(struct node *node);               /* instances come after all GPUs; likewise */
+bool gpus_finish(struct node *node);               /* instances come after all GPUs; likewise */
 void gpus_perturb(struct node *node);
 uint64_t gpu_usable(const struct node *node, uint32_t gpu);
 

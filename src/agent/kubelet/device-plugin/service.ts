@@ -14,15 +14,27 @@ import { loadSync } from '@grpc/proto-loader';
 
 /** Number of tenants that the node's healthy GPUs can take, and that its unhealthy GPUs could take if they were
  * healthy. */
-export type Slots = { readonly healthy: number; readonly unhealthy: number };
+export type Slots = {
+  readonly healthy: number;
+  readonly unhealthy: number;
+  /** NUMA nodes that are near any of the GPUs; absent: unknown. */
+  readonly numaNodes?: readonly number[] | undefined;
+};
 
-export type Device = { readonly ID: string; readonly health: 'Healthy' | 'Unhealthy' };
+type Topology = { readonly nodes: readonly { readonly ID: number }[] };
+export type Device = {
+  readonly ID: string;
+  readonly health: 'Healthy' | 'Unhealthy';
+  readonly topology?: Topology;
+};
 
-/** Slot ids do not identify GPUs: the kubelet's choice among them has no meaning. */
-export function devicesOf({ healthy, unhealthy }: Slots): readonly Device[] {
+/** Slot ids do not identify GPUs: the kubelet's choice among them has no meaning. So each may be near any of them. */
+export function devicesOf({ healthy, unhealthy, numaNodes }: Slots): readonly Device[] {
+  const topology = numaNodes && { nodes: numaNodes.map((ID) => ({ ID })) };
   return Array.from({ length: healthy + unhealthy }, (_, index) => ({
     ID: `s-${String(index).padStart(3, '0')}`,
     health: index < healthy ? 'Healthy' : 'Unhealthy',
+    ...(topology && { topology }),
   }));
 }
 

@@ -29,7 +29,7 @@ export const defrag: Command = {
     placement: {
       value: 'HOW',
       choices: PLACEMENTS,
-      help: "the extender's default, by which pods are placed anew: binpack (default), spread or fragmentation",
+      help: "the extender's default, by which pods are placed anew: binpack (default), spread, fragmentation or topology",
     },
     priority: { value: 'N', help: 'of the wanted share: pods of a higher priority stay (default 0)' },
     max: { value: 'N', help: 'with --execute: evict nothing where the plan has more pods (default 5)' },

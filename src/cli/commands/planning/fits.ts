@@ -17,7 +17,7 @@ export const fits: Command = {
     placement: {
       value: 'HOW',
       choices: PLACEMENTS,
-      help: 'for pods that choose none: binpack (default), spread or fragmentation',
+      help: 'for pods that choose none: binpack (default), spread, fragmentation or topology',
     },
     namespace: namespaceOption("of manifests that name none (default the context's)"),
     ...OUTPUT_OPTIONS,

@@ -58,3 +58,20 @@ test("a GPU with an Xid is unhealthy with its reason, and so is the node's condi
   t.regex(offered.health?.message ?? '', /^GPU-1: Xid 79; GPU-2: the driver reports/);
   t.is(advertisedGpus(state, { ...offer, isStale: true }).health, undefined, 'old data say nothing');
 });
+
+test('a node advertises how its GPUs are linked, and which NUMA nodes are near them', (t) => {
+  const offer = { isStale: false, mostTenantsPerGpu: 5, grants: [], standingOf: () => ({}), fencesOf: undefined };
+  const linked = [gpu(0, { links: [0, 8], numaNodes: [1] }), gpu(1, { links: [8, 0], numaNodes: [0, 1] })];
+  const offered = advertisedGpus(compared(sampleOf(linked, []), [], {}), offer);
+  t.deepEqual(
+    offered.gpus.map(({ links }) => links),
+    [
+      [0, 8],
+      [8, 0],
+    ],
+  );
+  t.deepEqual(offered.numaNodes, [0, 1]);
+  const unknown = advertisedGpus(compared(sampleOf([...linked, gpu(2)], []), [], {}), offer);
+  t.is(unknown.numaNodes, undefined);
+  t.is(unknown.gpus[2]?.links, undefined);
+});

@@ -12,3 +12,9 @@ test('slots become devices of ids that say nothing of GPUs, the same ids at ever
   t.is(new Set(many).size, 16_000);
   t.true(many.every((id) => id.length <= 63));
 });
+
+test('a slot is near the NUMA nodes of all GPUs, for any of them may be granted', (t) => {
+  t.deepEqual(devicesOf({ healthy: 1, unhealthy: 0, numaNodes: [0, 2] }), [
+    { ID: 's-000', health: 'Healthy', topology: { nodes: [{ ID: 0 }, { ID: 2 }] } },
+  ]);
+});
