@@ -62,14 +62,22 @@ const spark = (values, limit, label, kind) => {
 };
 let past = { gpus: {}, containers: {} };
 const POINTS = ${POINTS};
+/** Charts of each line of the past: drawn once until the past is fetched again, as there may be hundreds. */
+const drawn = new WeakMap();
 const sparks = (row, line, limit, cores) => {
+  const kept = line && drawn.get(line);
+  if (kept && kept.limit === limit && kept.cores === cores) {
+    for (const chart of kept.charts) row.insertCell().append(chart);
+    return;
+  }
   const used = line?.usedBytes ?? [], busy = line?.busyPercent ?? [];
   const most = (values, unit) => {
     const known = values.filter((value) => value !== null);
     return ' over the last 10 minutes: ' + (known.length ? 'at most ' + unit(Math.max(0, ...known)) : 'unknown');
   };
-  row.insertCell().append(spark(used, limit, 'memory' + most(used, mib), 'memory'));
-  row.insertCell().append(spark(busy, cores || 100, 'compute' + most(busy, percent), 'compute'));
+  const charts = [spark(used, limit, 'memory' + most(used, mib), 'memory'), spark(busy, cores || 100, 'compute' + most(busy, percent), 'compute')];
+  for (const chart of charts) row.insertCell().append(chart);
+  if (line) drawn.set(line, { limit, cores, charts });
 };
 const fill = (id, entries, write) => {
   const table = document.getElementById(id); const body = table.tBodies[0]; body.replaceChildren();
@@ -98,6 +106,15 @@ const stateOf = (c) => {
 const containerName = (c) => c.namespace + '/' + c.pod + '/' + c.container;
 /** A grant of cotenant run has only a name. */
 const nameOf = (c) => c.podUid === '' ? c.namespace + '/' + c.pod : containerName(c);
+/** What is wrong, so that it is read first; a number of GPUs and tenants, and the names of the first. */
+const SHOWN = 3;
+const listed = (names) => names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ' and ' + (names.length - SHOWN) + ' more' : '');
+const wrongIn = (snapshot) => {
+  const gpus = snapshot.devices.filter((d) => d.fault || !d.gpu.healthy).map((d) => 'GPU ' + d.gpu.index);
+  const tenants = snapshot.containers.filter((c) => stateOf(c).length).map((c) => nameOf(c) + ' ' + stateOf(c)[0]);
+  return [gpus.length ? gpus.length + ' with a fault: ' + listed(gpus) : '', tenants.length ? tenants.length + ' of ' + snapshot.containers.length + ' tenants: ' + listed(tenants) : '']
+    .filter((text) => text !== '').join('; ');
+};
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };
 const show = (snapshot) => {
   const note = document.getElementById('note');
@@ -107,6 +124,11 @@ const show = (snapshot) => {
     ? 'driver ' + snapshot.driverVersion + ', mode ' + snapshot.self.mode + ', sampled ' + (age < 2 ? 'just now' : age + ' s ago')
     : 'the driver does not answer: ' + snapshot.self.problem;
   note.className = snapshot.self.up ? 'note' : 'note bad';
+  const wrong = wrongIn(snapshot), well = document.getElementById('well');
+  const text = wrong || (snapshot.self.up ? 'all well' : '');
+  // Read aloud when it changes, and not each second.
+  if (well.textContent !== text) well.textContent = text;
+  well.className = wrong ? 'bad' : 'quiet';
   fill('gpus', snapshot.devices, (row, d) => {
     const fault = d.fault ? ' (Xid ' + d.fault.xid + ')' : d.gpu.healthy ? '' : ' (lost)';
     const first = cell(row, d.gpu.index + ' ' + d.gpu.name + fault, fault ? 'name bad' : 'name');
@@ -119,7 +141,9 @@ const show = (snapshot) => {
     cell(row, d.containers ?? '-', 'n'); cell(row, d.gpu.temperatureC === undefined ? '-' : d.gpu.temperatureC + ' °C', 'n');
     cell(row, d.gpu.powerMilliwatts === undefined ? '-' : Math.round(d.gpu.powerMilliwatts / 1000) + ' W', 'n');
   });
-  fill('tenants', snapshot.containers, (row, c) => {
+  // Those with something wrong first.
+  const tenants = snapshot.containers.toSorted((a, b) => (stateOf(b).length > 0) - (stateOf(a).length > 0));
+  fill('tenants', tenants, (row, c) => {
     const td = cell(row, nameOf(c), 'name'); td.title = 'container ' + c.container + ', grant ' + c.grantId;
     cell(row, c.gpuIndex ?? '-', 'n');
     if (c.memoryKnown) memory(row, c.usedBytes, c.limitBytes); else cell(row, 'unknown, of ' + mib(c.limitBytes), 'm');

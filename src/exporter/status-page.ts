@@ -9,7 +9,7 @@ const STYLE = `
   header { display: flex; gap: 1rem; align-items: baseline; flex-wrap: wrap; border-bottom: 1px solid var(--line); padding-bottom: .6rem; }
   h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1rem; margin: 1.8rem 0 .4rem; }
   p.note { margin: 0; opacity: .8; } p.note.bad { opacity: 1; }
-  .scroll { overflow-x: auto; }
+  p#well { margin: .6rem 0 0; } .scroll { overflow-x: auto; }
   table { border-collapse: collapse; width: 100%; }
   th, td { text-align: left; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: middle; }
   th { font-weight: 600; font-size: .85em; opacity: .75; white-space: nowrap; vertical-align: bottom; }
@@ -44,7 +44,7 @@ const head = (...titles: readonly string[]): string => {
   return `<thead><tr>${cells.join('')}</tr></thead><tbody></tbody>`;
 };
 const table = (id: string, ...titles: readonly string[]): string =>
-  `<div class="scroll"><table id="${id}">${head(...titles)}</table></div>`;
+  `<div class="scroll" tabindex="0" role="region" aria-labelledby="${id}-title"><table id="${id}">${head(...titles)}</table></div>`;
 
 const PAST = ['Memory, 10 min', 'Compute, 10 min'] as const;
 
@@ -58,17 +58,18 @@ export const STATUS_PAGE = `<!doctype html>
 </head>
 <body>
 <header><h1>Cotenant</h1><p class="note" id="note" role="status">loading</p></header>
+<p id="well" role="status"></p>
 <form id="open" hidden><label>Token <input name="token" type="password" autocomplete="off" required></label> <button>Open</button></form>
-<h2>GPUs</h2>
+<h2 id="gpus-title">GPUs</h2>
 ${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
-<h2>Tenants</h2>
+<h2 id="tenants-title">Tenants</h2>
 ${table('tenants', 'Tenant', '#GPU', 'Memory', '#Compute', ...PAST, 'Isolation', 'Enforcement', 'State')}
 <section id="assigned-section" hidden>
-<h2>GPUs of other device plugins</h2>
+<h2 id="assigned-title">GPUs of other device plugins</h2>
 ${table('assigned', 'Container', '#GPU', 'Mode', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <section id="foreign-section" hidden>
-<h2>Use without a grant</h2>
+<h2 id="foreign-title">Use without a grant</h2>
 ${table('foreign', 'Container', '#GPU', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
 <h2>Actions</h2>

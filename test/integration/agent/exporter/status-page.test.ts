@@ -221,7 +221,7 @@ testInBrowser('the page fits wide and narrow windows', async (t) => {
     )) as number[];
     t.deepEqual(
       bars.map((part) => Math.round(100 * part)),
-      [75, 100],
+      [100, 75],
       `${width}: bars are as long as what they show`,
     );
     const height = (await page.evaluate('document.documentElement.scrollHeight')) as number;
@@ -232,4 +232,59 @@ testInBrowser('the page fits wide and narrow windows', async (t) => {
     t.true(png.length > 10_000, `${width}: ${png.length} bytes`);
     if (process.env.PICTURES) writeFileSync(`${process.env.PICTURES}/status-${width}.png`, png);
   }
+});
+
+testInBrowser('a full node says first what is wrong, keeps up, and needs no mouse and no colors', async (t) => {
+  t.timeout(120_000);
+  const [like] = exampleSnapshot.devices;
+  if (like === undefined) return t.fail('no GPU');
+  const [gpus, tenants] = [8, 50];
+  const devices = Array.from({ length: gpus }, (_, index) => {
+    const { fault: _fault, ...well } = like;
+    return {
+      ...well,
+      gpu: { ...like.gpu, index, uuid: `GPU-${index}` },
+      ...(index === 6 && { fault: { xid: 119, atMs: 1 } }),
+    };
+  });
+  const containers = Array.from({ length: gpus * tenants }, (_, number) => ({
+    ...{ ...exampleContainer, tampered: false, podUid: `u${number}`, pod: `pod-${number}`, grantId: `g${number}` },
+    ...{ gpuIndex: number % gpus, gpuUuid: `GPU-${number % gpus}`, over: number === 398 },
+  }));
+  const page = await openPage(t, await served(t, { ...exampleSnapshot, devices, containers }));
+  const textOf = (selector: string) => page.evaluate(`document.querySelector('${selector}')?.textContent`);
+  await page.resize(1280, 900);
+  await eventually(
+    async () => (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length")) === 400 || undefined,
+    'it is filled',
+  );
+  t.is(await textOf('#well'), '1 with a fault: GPU 6; 1 of 400 tenants: team/pod-398/main over its memory grant');
+  t.is(await textOf('#tenants tbody tr td'), 'team/pod-398/main', 'it is the first of the table');
+  const seen = "document.querySelector('#tenants td.bad').getBoundingClientRect().bottom < innerHeight";
+  t.true(await page.evaluate(seen), 'and on the first screen');
+  // It is filled again each second.
+  const filling = await page.evaluate(`(async () => {
+    const snapshot = await (await fetch('status.json')).json();
+    const times = [];
+    for (let count = 0; count < 5; count += 1) {
+      const before = performance.now();
+      show(snapshot);
+      document.body.offsetHeight;
+      times.push(performance.now() - before);
+    }
+    return Math.min(...times);
+  })()`);
+  t.true((filling as number) < 1000, `${filling} ms`);
+  // What scrolls can be reached by the Tab key, and has a name; what colors say stands there in words.
+  const scrolled = await page.evaluate(`[...document.querySelectorAll('.scroll')].map((region) =>
+    [region.tabIndex, document.getElementById(region.getAttribute('aria-labelledby')).textContent])`);
+  t.deepEqual(scrolled, [
+    [0, 'GPUs'],
+    [0, 'Tenants'],
+    [0, 'GPUs of other device plugins'],
+    [0, 'Use without a grant'],
+  ]);
+  const silent =
+    "[...document.querySelectorAll('.bad, .fence, .bar, .spark')].filter((one) => !one.textContent.trim() && !one.getAttribute('aria-label')).length";
+  t.is(await page.evaluate(silent), 0);
 });
