@@ -37,8 +37,11 @@ export function stateOf(container: SnapshotContainer): string {
   if (container.bypassBytes > 0) states.push(`BYPASS ${mib(container.bypassBytes)} MiB`);
   if (container.overShare) states.push('OVER SHARE');
   if (container.tampered) states.push('LEDGER DAMAGED');
-  return states.join(', ') || (container.memoryKnown ? 'within' : 'unknown');
+  return states.join(', ') || (container.memoryKnown ? WITHIN : 'unknown');
 }
+
+const WITHIN = 'within';
+export const isWell = (container: SnapshotContainer): boolean => stateOf(container) === WITHIN;
 
 export function gpuRows(snapshot: Snapshot): string[] {
   const rows = snapshot.devices.map(({ gpu, grantedBytes, containers, compute, fault }) => {

@@ -4,11 +4,17 @@
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
-import { columns, containerName, mib, stateOf, tenantName } from './node-table.ts';
+import { columns, containerName, isWell, mib, stateOf, tenantName } from './node-table.ts';
 
 export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
-type Look = { readonly sort: Sort; readonly processes: boolean; readonly width: number };
+type Look = {
+  readonly sort: Sort;
+  readonly processes: boolean;
+  readonly width: number;
+  /** Lines of the terminal; without: all are shown. */
+  readonly height?: number;
+};
 
 /** Power, temperature, tenants; then how busy it is. */
 const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
@@ -26,6 +32,7 @@ type User = {
   readonly share: string;
   readonly heldBy: string;
   readonly state: string;
+  readonly isWell: boolean;
   readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
@@ -55,11 +62,12 @@ export function usersOf(snapshot: Snapshot): readonly User[] {
         share: coresPercent === 0 ? '-' : `${compute ? '' : '~'}${coresPercent}${most}%`,
         heldBy: one.fence,
         state: stateOf(one),
+        isWell: isWell(one),
         processes: one.processes,
       };
     }),
     ...snapshot.assigned.map(
-      (one): User => ({ ...one, ...WITHOUT_GRANT, name: containerName(one), state: GIVEN[one.mode] }),
+      (one): User => ({ ...one, ...WITHOUT_GRANT, name: containerName(one), state: GIVEN[one.mode], isWell: true }),
     ),
     ...snapshot.foreign.map(
       (one): User => ({
@@ -67,6 +75,7 @@ export function usersOf(snapshot: Snapshot): readonly User[] {
         ...WITHOUT_GRANT,
         name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
         state: 'NO GRANT',
+        isWell: false,
         processes: [],
       }),
     ),
@@ -102,10 +111,15 @@ function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
   return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_GPUS);
 }
 
-export function userLines(snapshot: Snapshot, { sort, processes, width }: Look): readonly string[] {
+/** In an order; with `first` those with something wrong before it. */
+export function userLines(
+  snapshot: Snapshot,
+  { sort, processes, width }: Look,
+  first: 'wrong' | 'any' = 'any',
+): readonly string[] {
   const head = ['GPU', 'CONTAINER', 'USED/GRANT MiB', 'SM', 'SHARE', 'HELD BY', 'STATE'];
   const rows = usersOf(snapshot)
-    .toSorted(ORDERS[sort])
+    .toSorted((a, b) => (first === 'wrong' ? Number(a.isWell) - Number(b.isWell) : 0) || ORDERS[sort](a, b))
     .flatMap((user) => [
       [
         String(user.gpuIndex ?? '-'),
@@ -198,18 +212,20 @@ function actionLine(record: RecentAction, snapshot: Snapshot, width: number): st
 }
 
 const ACTIONS = 5;
+/** With the head of the table. */
+const LEAST_USERS = 4;
 
 export function topLines(snapshot: Snapshot, look: Look): readonly string[] {
   const head = snapshot.self.up
     ? `driver ${snapshot.driverVersion}, mode ${snapshot.self.mode}, sorted by ${look.sort}`
     : `the driver does not answer: ${snapshot.self.problem}`;
-  return [
-    startOf(oneLine(head), look.width),
-    '',
-    ...gpuLines(snapshot, look.width),
-    '',
-    ...userLines(snapshot, look),
-    '',
-    ...snapshot.recent.slice(-ACTIONS).map((action) => actionLine(action, snapshot, look.width)),
-  ];
+  const before = [startOf(oneLine(head), look.width), '', ...gpuLines(snapshot, look.width), ''];
+  const after = ['', ...snapshot.recent.slice(-ACTIONS).map((action) => actionLine(action, snapshot, look.width))];
+  const users = userLines(snapshot, look);
+  // The cursor has the last line.
+  const room = (look.height ?? Number.POSITIVE_INFINITY) - 1 - before.length - after.length;
+  if (users.length <= room) return [...before, ...users, ...after];
+  const shown = Math.max(LEAST_USERS, room - 1);
+  const more = startOf(`… ${users.length - shown} more lines; those with something wrong are first`, look.width);
+  return [...before, ...userLines(snapshot, look, 'wrong').slice(0, shown), more, ...after];
 }

@@ -196,3 +196,22 @@ test('a GPU shows its memory, power, temperature and problems', (t) => {
   t.regex(lines[3] ?? '', /^ {2}0 {2}NVIDIA L4 +6144\/24064 +40% +41C +31\/72W +1$/);
   t.regex(lines[4] ?? '', /^ {2}1 {2}.*odd.* +6144\/24576 +- +- +- +1 {2}XID 119$/);
 });
+
+test('of a full node a terminal shows what fits, those over their grant first', (t) => {
+  const [like] = exampleSnapshot.devices;
+  if (like === undefined) return t.fail('no GPU');
+  const devices = Array.from({ length: 8 }, (_, index) => ({ ...like, gpu: { ...like.gpu, index } }));
+  const containers = Array.from({ length: 400 }, (_, number) => ({
+    ...{ ...exampleContainer, pod: `pod-${number}`, gpuIndex: number % 8 },
+    over: number === 398,
+  }));
+  const full = { ...exampleSnapshot, devices, containers, assigned: [], foreign: [], recent: [] };
+  for (const height of [24, 50]) {
+    const lines = topLines(full, { ...BY_GPU, height });
+    t.is(lines.length, height - 1, 'and a line for the cursor');
+    const head = lines.findIndex((line) => line.includes('CONTAINER'));
+    t.regex(lines[head + 1] ?? '', /pod-398.* OVER$/);
+    t.true(lines.some((line) => /^… \d+ more lines; those with something wrong are first$/.test(line)));
+  }
+  t.is(topLines(full, BY_GPU).length, 1 + 1 + 9 + 1 + 401 + 1, 'into a file go all');
+});

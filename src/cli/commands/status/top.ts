@@ -39,8 +39,10 @@ export const top: Command = {
       while (!stop.signal.aborted) {
         pause = new AbortController();
         const width = Math.max(LEAST_WIDTH, process.stdout.columns || WIDTH);
-        const shown = topLines(await readSnapshot(folder), { ...look, width }).join('\n');
-        process.stdout.write(process.stdout.isTTY ? `\x1b[H\x1b[2J${shown}\n` : `${shown}\n\n`);
+        const { isTTY, rows } = process.stdout;
+        const size = isTTY && rows > 0 ? { width, height: rows } : { width };
+        const shown = topLines(await readSnapshot(folder), { ...look, ...size }).join('\n');
+        process.stdout.write(isTTY ? `\x1b[H\x1b[2J${shown}\n` : `${shown}\n\n`);
         const signal = AbortSignal.any([stop.signal, pause.signal]);
         await delay(ROUND_MS, undefined, { signal }).catch(() => {});
       }
