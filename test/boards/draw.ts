@@ -39,8 +39,6 @@ const LEAST_PLOT = 0.55;
 const MOST_SERIES = 10;
 const LEAST_PANELS = 15;
 const SETTLE_MS = 120_000;
-/** Tables draw the rows that are seen, once they are. */
-const FRAMES = '(async () => { for (let at = 0; at < 10; at += 1) await new Promise(requestAnimationFrame); })()';
 /** Pixels that a reader sees without scrolling. */
 const FIRST_SCREEN = 720;
 /** Of these @grafana/ui has none. */
@@ -122,12 +120,22 @@ export async function openPen(t: Teardown): Promise<Pen> {
       if (drawn.failed !== undefined) return { panels: [], problems: [drawn.failed] };
       const height = small ? FIRST_SCREEN : drawn.height;
       await page.resize(width, height);
-      await page.evaluate(FRAMES);
-      writeFileSync(picture, await page.picture(small ? { width, height, scale: 0.5 } : undefined));
+      writeFileSync(picture, await still(page, small ? { width, height, scale: 0.5 } : undefined));
       const few = drawn.panels.length < LEAST_PANELS ? [`${drawn.panels.length} panels`] : [];
       return { panels: drawn.panels, problems: [...few, ...drawn.errors.map((each) => `console: ${each}`)] };
     },
   };
+}
+
+/** Once two pictures are the same: what scrolls by itself, as tables do, is painted last. */
+async function still(page: OpenPage, part: Parameters<OpenPage['picture']>[0]): Promise<Buffer> {
+  let before: Buffer | undefined;
+  for (;;) {
+    await page.evaluate('settled()');
+    const after = await page.picture(part);
+    if (before?.equals(after)) return after;
+    before = after;
+  }
 }
 
 async function load(page: OpenPage, width: number, address: string): Promise<Drawn> {

@@ -322,9 +322,20 @@ async function main() {
   );
   const content = [heading, ...shown.map((each, key) => h(Panel, { key, ...each }))];
   createRoot(root).render(h(ThemeContext.Provider, { value: theme }, h(GlobalStyles), ...content));
-  // Panels measure themselves and draw again.
-  for (let frame = 0; frame < 30; frame += 1) await new Promise(requestAnimationFrame);
+  if (!(await settled())) window.errors.push('a table is not drawn');
   return { height: bottom, panels: measured(), errors: window.errors };
 }
+
+/** Panels measure themselves and draw again, tables after all others. */
+async function settled() {
+  const isDrawn = (table) => table.dataset.series === '0' || table.querySelector('[role=gridcell]') !== null;
+  for (let frame = 0; frame < 1000; frame += 1) {
+    await new Promise(requestAnimationFrame);
+    if (frame >= 30 && [...document.querySelectorAll('.drawn[data-type=table]')].every(isDrawn)) return true;
+  }
+  return false;
+}
+
+window.settled = settled;
 
 window.drawn = main().catch((error) => ({ failed: String(error?.stack ?? error) }));
