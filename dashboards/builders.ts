@@ -104,12 +104,14 @@ const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
 };
 
 /** The series of an expression that were the largest of the time range: never more than `count`, as `topk` alone would
- * give when their order changes. */
-export const top = (count: number, expr: string): string =>
-  `(${expr}) and topk(${count}, max_over_time((${expr})[$__range:$__interval] @ end()))`;
+ * give when their order changes. They are looked for in steps of the rate interval, which no rate leaves a gap between,
+ * and which cost a quarter of the panel's own. */
+export const top = (count: number, expr: string): string => `(${expr}) and topk(${count}, ${largest(expr)})`;
+const largest = (expr: string): string => `max_over_time((${expr})[$__range:$__rate_interval] @ end())`;
 
-/** What the series that `top` leaves out add up to, so that a stack is whole. */
-export const others = (count: number, expr: string): string => `clamp_min(sum(${expr}) - sum(${top(count, expr)}), 0)`;
+/** What the series that `top` leaves out add up to, so that a stack is whole; 0 where it leaves out none. */
+export const others = (count: number, expr: string): string =>
+  `sum((${expr}) unless topk(${count}, ${largest(expr)})) or 0 * sum(${largest(expr)})`;
 
 /** Begins a part of a board; with `repeat` there is one for each value of this variable. */
 export const row = (title: string, repeat?: string): RowBuilder =>
@@ -179,6 +181,8 @@ export function graph(title: string, description: string, look: Look, ...queries
         .placement(LegendPlacement.Bottom)
         .calcs([]),
     )
+    // Half a minute in an hour: more points cost as much more, and hardly show more.
+    .maxDataPoints(120)
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending))
     .unit(look.unit);
   if (look.as !== 'any range') panel.min(0);

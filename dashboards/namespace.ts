@@ -65,7 +65,7 @@ const ADVICE: readonly Panel[] = [
       ['Memory granted', by(LIMIT), 'bytes'],
       ['Memory needed', by(`max_over_time(${of('cotenant_container_memory_peak_bytes')}[$__range])`), 'bytes'],
       ['Compute granted', by(COMPUTE_LIMIT), 'percentunit'],
-      ['Compute needed', by(`quantile_over_time(0.95, ${COMPUTE}[$__range:$__interval])`), 'percentunit'],
+      ['Compute needed', by(`quantile_over_time(0.95, ${COMPUTE}[$__range:$__rate_interval])`), 'percentunit'],
       ['Waiting', by(rate('cotenant_container_sm_throttled_seconds_total')), 's'],
     ],
     LABELS,

@@ -274,7 +274,7 @@ const HARDWARE: readonly Panel[] = [
     'Clocks',
     'SM clocks of the GPUs, the slowest, and the largest maximum. Far below the maximum under load: the GPU is throttled.',
     { span: 12, unit: 'hertz' },
-    [`(${SM_CLOCK}) and bottomk(6, min_over_time((${SM_CLOCK})[$__range:$__interval] @ end()))`, GPU_LEGEND],
+    [`(${SM_CLOCK}) and bottomk(6, min_over_time((${SM_CLOCK})[$__range:$__rate_interval] @ end()))`, GPU_LEGEND],
     [`max(${ofSm('cotenant_device_max_clock_hertz')})`, 'maximum', line('text')],
   ),
   graph(
