@@ -127,15 +127,16 @@ export async function openPen(t: Teardown): Promise<Pen> {
   };
 }
 
+const MOST_PICTURES = 10;
+
 /** Once two pictures are the same: what scrolls by itself, as tables do, is painted last. */
 async function still(page: OpenPage, part: Parameters<OpenPage['picture']>[0]): Promise<Buffer> {
-  let before: Buffer | undefined;
-  for (;;) {
+  let [before, after] = [Buffer.of(), await page.picture(part)];
+  for (let count = 0; count < MOST_PICTURES && !after.equals(before); count += 1) {
     await page.evaluate('settled()');
-    const after = await page.picture(part);
-    if (before?.equals(after)) return after;
-    before = after;
+    [before, after] = [after, await page.picture(part)];
   }
+  return after;
 }
 
 async function load(page: OpenPage, width: number, address: string): Promise<Drawn> {
