@@ -1,5 +1,5 @@
-// What a real API server alone says to the pods that the webhook makes of golden cases and of public manifests, in dry
-// runs.
+// A real API server alone: what it says to the pods that the webhook makes of golden cases and of public manifests, in dry
+// runs; and what follows from its 429.
 import type { ExecutionContext } from 'ava';
 import { type JsonObject, objectAt } from '../../src/common/json.ts';
 import { testUnless } from '../support/gate.ts';
@@ -10,6 +10,7 @@ import { answerOf, configured, creation } from '../unit/webhook/reviews.ts';
 import type { Api } from './bed/api.ts';
 import { startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
+import { checkBusy } from './support/busy.ts';
 
 const tools = bedTools(console.log, false);
 const PODS = '/api/v1/namespaces/default/pods?dryRun=All';
@@ -44,11 +45,16 @@ function whole(pod: JsonObject): object {
 }
 
 testUnless(tools.ok ? undefined : tools.reason)(
-  'an API server takes what the webhook makes of golden and public pods',
+  'an API server takes what the webhook makes, and answers 429 while it is busy',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!tools.ok) return;
-    await checkDryRuns(t, await startLoneApiServer(t, tools));
+    // The administrator is served all the same.
+    const server = await startLoneApiServer(t, tools, [
+      ...['--enable-priority-and-fairness=false', '--max-mutating-requests-inflight=1'],
+    ]);
+    await checkDryRuns(t, server.api);
+    await checkBusy(t, server);
   },
 );
 

@@ -8,16 +8,26 @@ import { type Api, bedApi } from './api.ts';
 import type { BedTools } from './bed.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
-import { openNamespaces } from './namespaces.ts';
+import { type Namespaces, openNamespaces } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
 
 const START_MS = 120_000;
 
-/** Runs until the test ends; answers as to the administrator. */
+export type LoneApiServer = {
+  /** Answers as to the administrator. */
+  readonly api: Api;
+  /** Where its loopback addresses are reached. */
+  readonly namespaces: Namespaces;
+  /** Of kubectl's proxy with the administrator's credentials. */
+  readonly socket: string;
+};
+
+/** Runs until the test ends. `apiserver`: its flags besides the usual ones. */
 export async function startLoneApiServer(
   t: Teardown,
   { bin, packages }: Extract<BedTools, { ok: true }>,
-): Promise<Api> {
+  apiserver: readonly string[] = [],
+): Promise<LoneApiServer> {
   await clearAbandoned();
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-bed-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
@@ -27,7 +37,7 @@ export async function startLoneApiServer(
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   t.teardown(() => namespaces.close());
   namespaces.script('ip link set lo up');
-  const plane = controlPlane(folder, NODE_NAME, { bin, packages, apiserver: [] });
+  const plane = controlPlane(folder, NODE_NAME, { bin, packages, apiserver });
   namespaces.start('etcd', plane.commands.etcd);
   namespaces.start('apiserver', plane.commands.apiserver);
   const socket = join(folder, 'api.sock');
@@ -37,5 +47,5 @@ export async function startLoneApiServer(
   const api = bedApi(socket);
   const isReady = async () => (await api.ask('GET', '/readyz')).status === 200 || undefined;
   await eventually(isReady, 'the API server is ready', START_MS);
-  return api;
+  return { api, namespaces, socket };
 }
