@@ -14,7 +14,7 @@ const found = nerdctl();
 const parts = found.ok ? found : { program: '', root: '' };
 const test = testUnless(found.ok ? undefined : `nerdctl cannot run here: ${found.reason}`);
 
-test('a slice by CDI: limited, shown by name, changed while it runs, and kept by a new agent', async (t) => {
+test('a slice by CDI is limited, shown, changed while it runs, and kept by a new agent', async (t) => {
   t.timeout(240_000);
   const machine = await startMachine(t, 'l4');
   await machine.write('slices: [{ name: small, memory: 1Gi, cores: 25 }]', 'small');

@@ -29,7 +29,7 @@ test('a sampler reads NVLinks, NVSwitches, PCIe switches and NUMA nodes of GPUs'
   t.deepEqual(calls, [], 'a GPU without NVLinks is no failure');
 });
 
-test('one GPU has no links, and a driver that does not know the paths leaves them unknown', async (t) => {
+test('one GPU has no links, and an old driver tells NVLinks and no NUMA nodes', async (t) => {
   const one = follow(t, await startNode(t, '--gpu', 'h100,nvswitch=18'), 1);
   t.deepEqual(linksOf(await one.until(({ round }) => round === 1, 'the first sample')), [undefined]);
   const old = await startNode(t, '--gpu', 'v100,nvlink=1:1', '--gpu', 'v100', '--driver', '418.226.00');
