@@ -181,8 +181,8 @@ export function graph(title: string, description: string, look: Look, ...queries
         .placement(LegendPlacement.Bottom)
         .calcs([]),
     )
-    // Half a minute in an hour: more points cost as much more, and hardly show more.
-    .maxDataPoints(120)
+    // An hour in minutes: more points cost as much more, and hardly show more.
+    .maxDataPoints(60)
     .tooltip(new VizTooltipOptionsBuilder().mode(TooltipDisplayMode.Multi).sort(SortOrder.Descending))
     .unit(look.unit);
   if (look.as !== 'any range') panel.min(0);
