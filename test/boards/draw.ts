@@ -131,7 +131,7 @@ const MOST_PICTURES = 10;
 
 /** Once two pictures are the same: what scrolls by itself, as tables do, is painted last. */
 async function still(page: OpenPage, part: Parameters<OpenPage['picture']>[0]): Promise<Buffer> {
-  let [before, after] = [Buffer.of(), await page.picture(part)];
+  let [before, after]: [Buffer, Buffer] = [Buffer.of(), await page.picture(part)];
   for (let count = 0; count < MOST_PICTURES && !after.equals(before); count += 1) {
     await page.evaluate('settled()');
     [before, after] = [after, await page.picture(part)];
