@@ -5,7 +5,7 @@ import { rmSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { readyClient } from '../../support/native/client.ts';
+import { type Client, readyClient } from '../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../support/native/node.ts';
 import { NVML, type NvmlClient, readyNvml, startNvml } from '../../support/native/nvml.ts';
 import { MIB, makeGrant } from '../../support/product/grant.ts';
@@ -213,6 +213,20 @@ test('an ended process is not listed and holds nothing', async (t) => {
   t.is(used, bytesOf(node, second.pid));
 });
 
+/** Kernels one after the other until the end. */
+function work(client: Client): { end(): Promise<void> } {
+  let goesOn = true;
+  const ended = (async () => {
+    while (goesOn) await client.ask('spin 500 500');
+  })();
+  return {
+    async end() {
+      goesOn = false;
+      await ended;
+    },
+  };
+}
+
 test('utilization is of the own processes only, a busy neighbor does not show', async (t) => {
   const node = await startNode(t, '--gpu', 'h100');
   const { grant, first, stranger } = await tenants(t, node);
@@ -220,7 +234,7 @@ test('utilization is of the own processes only, a busy neighbor does not show', 
   const rate = async (client: NvmlClient) => (await client.ask('rates 0')).rows[0]?.[0] ?? -1;
   const pidsOf = async (client: NvmlClient, call: string) => (await client.ask(call)).rows.map(([pid]) => pid);
 
-  const busy = stranger.ask('spin 1500 500');
+  const strangersWork = work(stranger);
   await eventually(async () => ((await rate(whole)) > 80 ? true : undefined), 'the GPU is busy');
   t.is(await rate(nvml), 0);
   for (const call of ['rows 0 8', `table ${TABLE_VERSION} 0 8`]) {
@@ -230,15 +244,15 @@ test('utilization is of the own processes only, a busy neighbor does not show', 
   t.is((await nvml.ask('samples 1 80')).result, NVML.NOT_SUPPORTED, 'samples of the whole GPU name no process');
   t.is((await whole.ask('samples 1 80')).result, NVML.SUCCESS);
   t.is((await nvml.ask('samples 0 80')).result, NVML.SUCCESS, 'power is the GPU');
-  await busy;
+  await strangersWork.end();
 
-  const mine = first.ask('spin 2500 500');
+  const mine = work(first);
   await eventually(async () => ((await rate(nvml)) > 80 ? true : undefined), 'the own work is seen');
   for (const call of ['rows 0 8', `table ${TABLE_VERSION} 0 8`]) {
     t.deepEqual(await pidsOf(nvml, call), [first.pid], call);
     t.is((await nvml.ask(call.replace(/8$/, '0'))).result, NVML.INSUFFICIENT_SIZE, call);
   }
-  await mine;
+  await mine.end();
 });
 
 test("accounting answers for the container's own running processes", async (t) => {
