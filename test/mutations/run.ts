@@ -38,6 +38,7 @@ const OF_VERBS: readonly Test[] = [
   ...MEMORY,
   { file: RULES, match: 'preloaded in a grant, *' },
   { file: 'test/native/compute/gate.test.ts' },
+  ...filesIn('test/native/interposer/symbols/*.test.ts'),
 ];
 const OF_PLACES: readonly Test[] = [
   { file: RULES, match: 'bare*' },
