@@ -3,6 +3,7 @@
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { startNode } from '../../../support/native/node.ts';
+import { SANITIZED } from '../../../support/native/random-programs.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 import { account } from '../../../support/product/ledger-row.ts';
 
@@ -71,7 +72,7 @@ test('a module that fits is not refused for what others allocate and free meanwh
   const neighbor = (async () => {
     while (working) await other.must(`free ${await other.must(`alloc ${512 * MIB}`)}`);
   })();
-  for (let turn = 0; turn < 40; turn++) {
+  for (let turn = 0; turn < (SANITIZED ? 8 : 40); turn++) {
     const [result, module] = await load(client, 30);
     t.is(result, 0, `turn ${turn}`);
     await client.must(`unload ${module}`);
