@@ -27,7 +27,7 @@ const AT_ONCE = 4;
 const PODS_PATH = '/api/v1/namespaces/default/pods';
 
 testUnless(tools.ok ? undefined : tools.reason)(
-  'with faults in every call each pod is bound once, within its node, and nothing stays reserved',
+  'with faults in every call each pod is bound once, and nothing stays reserved',
   async (t) => {
     t.timeout(BUILD_MS);
     if (!tools.ok) return;
