@@ -21,10 +21,11 @@ const gpusOf = (levels: Levels, left: readonly number[], tenants: readonly numbe
   }));
 
 /**
- * DGX-1 with V100, by NVIDIA's "DGX-1 With Tesla V100 System Architecture" (WP-08437): NVLinks between its eight GPUs; pairs
- * without one are on the other side of the machine (level 1).
+ * NVLinks of a hybrid cube mesh, as NVIDIA describes that of a DGX-1 with V100: eight GPUs, six links each, some pairs with
+ * two. Which pair has how many is an example, not read from a document. Pairs without one are on the other side of the
+ * machine (level 1).
  */
-const DGX_1 = [
+const CUBE_MESH = [
   [0, 1, 1, 2, 2, 0, 0, 0],
   [1, 0, 2, 1, 0, 2, 0, 0],
   [1, 2, 0, 2, 0, 0, 1, 0],
@@ -39,20 +40,20 @@ const asked = (...mib: readonly number[]) =>
   pod([container('main', 'app', ...mib.map((one) => share(one)))], { placement: 'topology' });
 
 test('GPUs of one container are those with the best of the worst paths', (t) => {
-  const node = nodeOf(...gpusOf(DGX_1, []));
+  const node = nodeOf(...gpusOf(CUBE_MESH, []));
   t.is(placed(asked(1000, 1000), node), 'main:0,3', 'two links, where 0 and 1 have one');
   t.is(placed(asked(1000, 1000, 1000, 1000), node), 'main:0,1,2,3', 'all pairs linked');
   t.is(placed(asked(1000), node), 'main:0');
-  const taken = nodeOf(...gpusOf(DGX_1, [0]));
+  const taken = nodeOf(...gpusOf(CUBE_MESH, [0]));
   t.is(placed(asked(1000, 1000), taken), 'main:1,2');
   t.is(placed(asked(1000, 1000, 1000, 1000), taken), 'main:4,5,6,7');
-  const unequal = nodeOf(...gpusOf(DGX_1, [16_000, 16_000, 16_000, 4000, 16_000, 4000]));
+  const unequal = nodeOf(...gpusOf(CUBE_MESH, [16_000, 16_000, 16_000, 4000, 16_000, 4000]));
   t.is(placed(asked(8000, 2000), unequal), 'main:0,3');
   t.is(placed(asked(2000, 8000), unequal), 'main:3,0');
 });
 
 test('of GPUs that reach one another equally well the packing decides', (t) => {
-  const flat = DGX_1.map((row, one) => row.map((_, other) => (one === other ? 0 : 24)));
+  const flat = CUBE_MESH.map((row, one) => row.map((_, other) => (one === other ? 0 : 24)));
   const node = nodeOf(...gpusOf(flat, [16_000, 9000, 16_000, 3000, 12_000], [0, 1, 0, 1, 1]));
   t.is(placed(asked(1000, 1000), node), 'main:3,1', 'no empty one is opened');
   t.is(placed(asked(1000, 1000, 1000, 1000), node), 'main:3,1,4,0');
