@@ -102,7 +102,7 @@ test('the command refuses invalid options and names missing ones', (t) => {
     [['--lease', 'a/b', '--host', '0.0.0.0', '--cert', 'x'], /go together/],
     [[], /--lease: want NAMESPACE\/NAME/],
     [['--lease', 'a/b', '--lease-holder', 'me'], /want sidecar or self/],
-    [['--lease', 'a/b', '--placement', 'tetris'], /want binpack, spread or fragmentation/],
+    [['--lease', 'a/b', '--placement', 'tetris'], /want binpack, spread, fragmentation or topology/],
     [['--lease', 'a/b', '--overcommitted-after', '0'], /--overcommitted-after 0: want 1 to 9999/],
     [['--lease', 'a/b', '--kubeconfig', '/none'], /\/none/],
   ];
