@@ -63,6 +63,7 @@ struct scenario {
 
 /* scenario.c */
 void scenario_make(struct scenario *scenario, uint64_t seed);
+void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent);
 void scenario_print(const struct scenario *scenario);
 
 /* run.c: carries it out in this process, once; says on stdout what stood still. */

@@ -137,6 +137,46 @@ void scenario_make(struct scenario *scenario, uint64_t seed) {
     }
 }
 
+/* A job of four processes in three containers on two GPUs, all of which meet now and then. */
+void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent) {
+    static const uint32_t first[] = {0, 1, 0}, gpus[] = {2, 1, 1}, of[] = {0, 1, 2, 0};
+    *scenario = (struct scenario){.seed = seed, .policy = COT_POLICY_FIXED, .gpus = 2, .containers = 3};
+    source.state = seed * 7919 + 17;
+    for (uint32_t i = 0; i < scenario->containers; i++) {
+        scenario->container[i] = (struct container){
+            .request = {.share_ppm = percent * 10000, .weight = 1},
+            .first_gpu = first[i],
+            .gpus = gpus[i],
+            .processes = gpus[i],
+            .length_ns = {20 * US, 20 * US, 50 * US, 50 * US, 700 * US, 1 * US},
+        };
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        make_rank(scenario, of[i]);
+        scenario->rank[i].role = PROGRAM;
+        scenario->rank[i].streams = MAX_STREAMS;
+        scenario->rank[i].width = 1000 / MAX_STREAMS;
+    }
+    for (uint32_t i = 0; i < MOST_ACTIONS; i++) {
+        struct action *action = &scenario->action[scenario->actions++];
+        uint32_t owner = below(4), kind = below(10);
+        *action = (struct action){.kind = KERNELS, .count = 1, .rank = {owner}, .launches = 1 + below(6)};
+        action->length = chance(66) ? 2 : 4;
+        action->stream[0] = below(MAX_STREAMS);
+        if (kind < 3) {
+            *action = (struct action){.kind = COLLECTIVE, .count = 4, .rank = {0, 1, 2, 3}, .launches = 1};
+        } else if (kind < 5) {
+            action->kind = FLAG;
+            action->launches = 1;
+            action->length = 5;
+            make_flag(scenario, action);
+        } else if (kind == 5) {
+            action->kind = SYNC;
+            if (chance(50)) action->stream[0] = 0;
+        }
+    }
+}
+
 static void print_action(const struct action *action) {
     static const char *const names[] = {"kernels", "event",   "flag", "collective", "sync",
                                         "pause",   "message", "stop", "kill"};
