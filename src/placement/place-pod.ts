@@ -224,7 +224,8 @@ function rankGpus(
 function matchRanked(options: readonly (readonly Ranked[])[], { placement }: Preference) {
   const among = (isOption: (gpu: NodeGpu) => boolean) =>
     matchShares(options.map((ranked) => ranked.flatMap(({ gpu }) => (isOption(gpu) ? [gpu] : []))));
-  if (placement !== 'topology' || options.length < 2) return among(() => true);
+  const usual = among(() => true);
+  if (placement !== 'topology' || options.length < 2 || 'unmatched' in usual) return usual;
   const all = new Map(options.flat().map((one) => [one.gpu, one]));
   const matched = (set: readonly Ranked[]) => among((gpu) => set.some((one) => one.gpu === gpu));
   const closest = closestGpus(
@@ -232,7 +233,7 @@ function matchRanked(options: readonly (readonly Ranked[])[], { placement }: Pre
     options.length,
     (set) => !('unmatched' in matched(set)),
   );
-  return closest ? matched(closest) : among(() => true);
+  return closest ? matched(closest) : usual;
 }
 
 const isEqualShare = (a: GpuShare, b: GpuShare): boolean => JSON.stringify(a) === JSON.stringify(b);

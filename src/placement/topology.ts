@@ -2,7 +2,7 @@
 import { levelBetween, type NodeGpu } from './node.ts';
 import { type Cost, compareCosts } from './score.ts';
 
-/** Sets that are tried at most for each level: enough for 16 GPUs; of more, a set that is not the best may be taken. */
+/** Sets that are tried at most: enough for 16 GPUs; of more, a set that is not the best may be taken. */
 const MOST_SETS = 20_000;
 
 /**
@@ -15,9 +15,9 @@ export function closestGpus<T extends Cost & { readonly gpu: NodeGpu }>(
   accepts: (set: readonly T[]) => boolean,
 ): readonly T[] | undefined {
   const levels = new Set(ranked.flatMap(({ gpu }, at) => ranked.slice(0, at).map((one) => levelBetween(gpu, one.gpu))));
+  let tried = 0;
   for (const level of [...levels].sort((a, b) => b - a)) {
     let best: (Cost & { readonly set: readonly T[] }) | undefined;
-    let tried = 0;
     const extend = (set: readonly T[], cost: Cost, from: number): void => {
       const missing = count - set.length;
       for (const [at, one] of ranked.entries()) {
