@@ -135,7 +135,7 @@ testWithPrometheus('each alert about webhook and scheduler fires from its cause,
     }
   };
 
-  const [huge, usual] = [reviewOf(60_000), reviewOf(3)];
+  const [huge, large, usual] = [reviewOf(180_000), reviewOf(5000), reviewOf(3)];
   cause(['CotenantWebhookCertificateExpires'], () => serve(selfSigned(['localhost'], new Date(), 5)));
   cause(['CotenantCertificateRefused'], () => serve({ cert: 'no certificate', key: 'no key' }));
   cause(['CotenantLiveRulesInvalid'], () => rules.send('MODIFIED', configMap('rules: {most: {gpu: all}}', '7')));
@@ -147,10 +147,18 @@ testWithPrometheus('each alert about webhook and scheduler fires from its cause,
     t.is(await Promise.race(sending), 503);
     ending.abort();
     await Promise.all(sending);
-    await eventually(async () => (await send(webhook, huge)) === 200 || undefined, 'it reads large bodies again');
+    await eventually(async () => (await send(webhook, large)) === 200 || undefined, 'it reads large bodies again');
   });
   cause(['CotenantWebhookSlow'], () =>
-    until('reviews of huge pods', 'CotenantWebhookSlow', async () => t.is(await send(webhook, huge), 200)),
+    until('reviews without processor time', 'CotenantWebhookSlow', async () => {
+      const reviews = Array.from({ length: 4 }, () => send(webhook, huge));
+      // The next one is being reviewed now.
+      await reviews[0];
+      webhook.child.kill('SIGSTOP');
+      await delay(400);
+      webhook.child.kill('SIGCONT');
+      t.deepEqual(await Promise.all(reviews), [200, 200, 200, 200]);
+    }),
   );
   const broken = () => {
     const grant = { 'cotenant.io/grant': '{"version":' };
