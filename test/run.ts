@@ -25,9 +25,12 @@ type Layer = {
   /** Why none of its tests can run here, once it is prepared. */
   missing?: () => string | undefined;
 };
-type Count = { passed: number; failed: number; skipped: string[] };
+/** `failed`: the name of each and the first lines of why. */
+type Count = { passed: number; failed: string[][]; skipped: string[] };
 
 const SLOWEST = 10;
+/** Of why a test failed, repeated at the end: a record of a run may keep that and not what is far above it. */
+const REPEATED_LINES = 25;
 const root = join(import.meta.dirname, '..');
 /** A program that compilers are called through, as ccache. */
 const cache = process.env.COTENANT_COMPILER_CACHE;
@@ -168,33 +171,41 @@ async function runFiles(
   env: NodeJS.ProcessEnv,
   count: Count,
 ): Promise<void> {
-  const before = count.failed;
+  const before = count.failed.length;
   const args = ['--tap', `--concurrency=${concurrency}`, ...patterns];
   const child = spawn('ava', args, { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'] });
   let planned = false;
+  let why: string[] | undefined;
   for await (const line of createInterface({ input: child.stdout })) {
+    const [, result, title = ''] = /^(ok|not ok) (?:\d+ - )?(.*)/.exec(line) ?? [];
     if (/^1\.\.\d+/.test(line)) planned = true;
-    else if (/^ok .*# SKIP/.test(line)) count.skipped.push(line.replace(/^ok \d+ - /, '').replace(/ # SKIP.*/, ''));
-    else if (/^not ok .*# TODO/.test(line)) count.failed += 1;
-    else if (/^ok /.test(line)) count.passed += 1;
-    else if (/^not ok /.test(line)) count.failed += 1;
+    else if (result === 'not ok') {
+      why = [`${name}: ${title}`];
+      count.failed.push(why);
+    } else if (result === 'ok') {
+      why = undefined;
+      if (/ # SKIP/.test(title)) count.skipped.push(title.replace(/ # SKIP.*/, ''));
+      else count.passed += 1;
+    } else if (why && why.length <= REPEATED_LINES) why.push(line);
     // What a test tells of itself stands behind three blanks; titles are in the lines of results as well.
     if (!/^(TAP version|# {1,2}\S|1\.\.)/.test(line)) console.log(line);
   }
   const code = child.exitCode ?? ((await once(child, 'exit')) as [number | null])[0];
-  if ((code !== 0 || !planned) && count.failed === before) {
-    console.error(`not ok - ${name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`);
-    count.failed += 1;
+  if ((code !== 0 || !planned) && count.failed.length === before) {
+    const reason = `${name}: the runner itself ended with code ${code} and ${planned ? 'a' : 'no'} plan`;
+    console.error(`not ok - ${reason}`);
+    count.failed.push([reason]);
   }
 }
 
 /** Prepares one layer and runs its files. */
 async function runLayer(layer: Layer, match: string[]): Promise<Count> {
-  const count: Count = { passed: 0, failed: 0, skipped: [] };
+  const count: Count = { passed: 0, failed: [], skipped: [] };
   for (const command of layer.prepare) {
     if ((await run(command)) !== 0) {
-      console.error(`not ok - ${layer.name}: preparation failed: ${command.join(' ')}`);
-      return { ...count, failed: 1 };
+      const reason = `${layer.name}: preparation failed: ${command.join(' ')}`;
+      console.error(`not ok - ${reason}`);
+      return { ...count, failed: [[reason]] };
     }
   }
   const missing = layer.missing?.();
@@ -218,7 +229,7 @@ async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   );
   for (const report of sanitizers?.reports() ?? []) {
     console.log(`not ok - ${layer.name}: a sanitizer reports\n${report}`);
-    count.failed += 1;
+    count.failed.push([`${layer.name}: a sanitizer reports`, ...report.split('\n').slice(0, REPEATED_LINES)]);
   }
   return count;
 }
@@ -237,18 +248,19 @@ if (unknown.length > 0 || chosen.length === 0) {
   );
   process.exit(2);
 }
-const total: Count = { passed: 0, failed: 0, skipped: [] };
+const total: Count = { passed: 0, failed: [], skipped: [] };
 const times: string[] = [];
 for (const layer of chosen) {
   const started = performance.now();
   const count = await runLayer(layer, files);
   total.passed += count.passed;
-  total.failed += count.failed;
+  total.failed.push(...count.failed);
   total.skipped.push(...count.skipped);
   const seconds = Math.round((performance.now() - started) / 1000);
   times.push(`${layer.name} ${seconds} s of ${layer.budgetMinutes * 60} s`);
 }
 for (const name of total.skipped) console.log(`SKIPPED: ${name}`);
+for (const [name, ...why] of total.failed) console.log([`FAILED: ${name}`, ...why].join('\n'));
 console.log(`time: ${times.join(', ')}`);
-console.log(`${total.passed} passed, ${total.failed} failed, ${total.skipped.length} skipped`);
-process.exit(total.failed === 0 ? 0 : 1);
+console.log(`${total.passed} passed, ${total.failed.length} failed, ${total.skipped.length} skipped`);
+process.exit(total.failed.length === 0 ? 0 : 1);
