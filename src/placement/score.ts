@@ -4,6 +4,7 @@ import type { GpuDemand } from '../api/gpu.ts';
 import type { ContainerGrant } from '../api/grant-annotation.ts';
 import { MOST_LEVEL } from '../api/node-annotation.ts';
 import type { Placement } from '../api/request.ts';
+import { MIB } from '../common/quantity.ts';
 import { demandOf } from './demand.ts';
 import type { Fragmentation } from './fragmentation.ts';
 import { type NodeGpu, type PlaceableNode, worstLevel } from './node.ts';
@@ -25,14 +26,17 @@ export type Preference = {
 type Loss = (left: ReadonlyMap<string, number>) => number;
 
 export const BEST_SCORE = 10;
+/** More memory than any GPU has: bytes over it decide between equal MiB. */
+const MOST_BYTES = 2 ** 45;
 /** More replicas on a GPU or node than this count as this many. */
 const MOST_REPLICAS = 999;
 
 /**
  * Of one GPU, when a container of the pod is put there. `isOpen`: another container of the pod was. Binpack opens no
- * GPU while a share fits on one that has containers, however much larger that one is, and leaves the least memory free;
+ * GPU while a share fits on one that has containers, however much larger that one is, and leaves the least room;
  * spread avoids replicas of the pod, and leaves the most; fragmentation loses least of what is free for other pods;
- * topology, of GPUs that reach one another equally well (topology.ts), is as binpack.
+ * topology, of GPUs that reach one another equally well (topology.ts), is as binpack. Memory on a GPU whose compute is
+ * granted counts as little as compute without memory: most pods can use neither.
  */
 export function costOnGpu(
   gpu: NodeGpu,
@@ -40,7 +44,8 @@ export function costOnGpu(
   { placement, replicaOf, loss }: Preference,
   isOpen: boolean,
 ): Cost {
-  const left = gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes;
+  const left =
+    Math.floor(roomBytes(gpu, demand) / MIB) + (gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes) / MOST_BYTES;
   if (loss) return { first: loss(new Map([[gpu.gpuUuid, freeMilli(gpu, demand)]])), second: left };
   if (placement !== 'spread') return { first: gpu.tenants === 0 && !isOpen ? 1 : 0, second: left };
   const { owner, labels } = countReplicas(replicaOf, [gpu]);
@@ -61,11 +66,8 @@ export function costOnNode(
   const { placement, replicaOf, loss } = preference;
   const demand = demandOf(containers);
   const usable = gpus.reduce((total, { usableBytes }) => total + usableBytes, 0);
-  const bytes = gpus.reduce(
-    (total, { gpuUuid, grantedBytes }) => total + grantedBytes + (demand.get(gpuUuid)?.memoryBytes ?? 0),
-    0,
-  );
-  const granted = usable === 0 ? 1 : bytes / usable;
+  const room = gpus.reduce((total, gpu) => total + roomBytes(gpu, demand.get(gpu.gpuUuid)), 0);
+  const granted = usable === 0 ? 1 : (usable - room) / usable;
   const used = gpus.filter(({ gpuUuid }) => demand.has(gpuUuid));
   if (loss) {
     const left = new Map(used.map((gpu) => [gpu.gpuUuid, freeMilli(gpu, demand.get(gpu.gpuUuid))]));
@@ -84,6 +86,14 @@ export function costOnNode(
 
 const gpusOf = ({ gpus }: ContainerGrant, among: readonly NodeGpu[]) =>
   among.filter(({ gpuUuid }) => gpus.some((granted) => granted.gpuUuid === gpuUuid));
+
+/** What is left of a GPU for pods that ask for memory and compute: of its memory as much as it has of both. */
+function roomBytes(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
+  const { usableBytes, grantedBytes, grantedCoresPercent } = gpu;
+  const memory = usableBytes - grantedBytes - (demand?.memoryBytes ?? 0);
+  const compute = (usableBytes / 100) * (100 - grantedCoresPercent - (demand?.coresPercent ?? 0));
+  return Math.max(0, Math.min(memory, compute));
+}
 
 /** What a GPU has free, of memory or of compute, whichever is less, once this is granted, too. */
 function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {

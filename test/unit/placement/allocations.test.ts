@@ -130,6 +130,32 @@ test('binpack opens few GPUs, and then prefers full nodes; spread prefers empty 
   t.deepEqual(cost('spread', 'a', 'b'), { first: 0, second: 0.45 });
 });
 
+test('a node whose compute is granted is full, however much memory it has', (t) => {
+  const allocations = createAllocations();
+  allocations.setNode('memory', gpus('a', 'b'));
+  allocations.setNode('compute', gpus('a', 'b'));
+  allocations.allocate(allocation('p', 'memory', 'a', 500));
+  const { demand, ...usual } = allocation('q', 'compute', 'a', 100);
+  allocations.allocate({
+    ...usual,
+    demand: new Map([...demand].map(([gpuUuid, one]) => [gpuUuid, { ...one, coresPercent: 80 }])),
+  });
+  const cost = (name: string, placement: 'binpack' | 'spread') => {
+    const grant = { gpuUuid: 'a', memoryBytes: 100, limitBytes: 100, coresPercent: 10 };
+    const node = allocations.placeableNode(name);
+    return node && costOnNode([{ name: 'm', kind: 'app', memoryIsolation: 'on', gpus: [grant] }], node, { placement });
+  };
+  // Of two GPUs one is left, and 40 of 100 of the other one's memory, or a tenth of its compute.
+  t.deepEqual(
+    [cost('memory', 'binpack'), cost('compute', 'binpack')].map((one) => one?.second),
+    [-0.3, -0.45],
+  );
+  t.deepEqual(
+    [cost('memory', 'spread'), cost('compute', 'spread')].map((one) => one?.second),
+    [0.3, 0.45],
+  );
+});
+
 test('only the best node has the highest score, and scores stay within 0 to 10', (t) => {
   for (const count of [1, 2, 3, 10, 11, 5000]) {
     const scores = Array.from({ length: count }, (_, place) => scoreOfRank(place, count));

@@ -83,6 +83,82 @@ test('binpack opens no empty GPU while a share fits on one that has containers',
   t.is(placed([share(8000)], [large(12_000), empty], { placement: 'spread' }), 'small');
 });
 
+test('binpack fills the GPU with least memory or compute left, spread leaves it', (t) => {
+  const cases: [
+    what: string,
+    share: GpuShare,
+    gpus: [freeMib: number, granted: number][],
+    binpack: string,
+    spread: string,
+  ][] = [
+    [
+      'equal memory',
+      share(1000, 10),
+      [
+        [8000, 10],
+        [8000, 80],
+      ],
+      'b',
+      'a',
+    ],
+    [
+      'equal compute',
+      share(1000, 10),
+      [
+        [8000, 50],
+        [4000, 50],
+      ],
+      'b',
+      'a',
+    ],
+    [
+      'no compute is left beside much memory',
+      share(1000),
+      [
+        [4000, 20],
+        [12_000, 100],
+      ],
+      'b',
+      'a',
+    ],
+    [
+      'no compute is left on either',
+      share(1000),
+      [
+        [4000, 100],
+        [12_000, 100],
+      ],
+      'a',
+      'b',
+    ],
+    [
+      'the scarcer of both counts',
+      share(1000, 10),
+      [
+        [3000, 10],
+        [12_000, 85],
+      ],
+      'b',
+      'a',
+    ],
+    [
+      'no compute is granted',
+      share(1000),
+      [
+        [4000, 0],
+        [12_000, 0],
+      ],
+      'a',
+      'b',
+    ],
+  ];
+  for (const [what, one, free, binpack, spread] of cases) {
+    const gpus = free.map(([mib, grantedCoresPercent], at) => gpu('ab'.charAt(at), mib, { grantedCoresPercent }));
+    t.is(placed([one], gpus), binpack, what);
+    t.is(placed([one], gpus.toReversed(), { placement: 'spread' }), spread, `${what}, spread`);
+  }
+});
+
 test('a refusal names the reason for every GPU', (t) => {
   const cases: [
     what: string,
