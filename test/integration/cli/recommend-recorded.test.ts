@@ -14,7 +14,7 @@ const testWithPrometheus = testUnless(prometheusReason());
 const GOLDEN = join(ROOT, 'test/golden/cli/recommend.txt');
 
 testWithPrometheus('the sizes of recorded series are the golden ones', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const recorded = join(ROOT, 'test/fixtures/prometheus/node.om');
   const prometheus = await startPrometheus(t, { recorded });
   const range = ['--range', '10m', '--until', '2026-11-01T00:06:10Z', '--window', '1m'];
@@ -78,7 +78,7 @@ const stopSeries = (
 ) => containerSeries(pod, 'GPU-a', from, until, { kills_total: at }, { action: 'kill', reason: 'bypass', ...of });
 
 testWithPrometheus('a moved container counts the GPUs at one time; a refusal or stop needs more', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const end = HOURS * HOUR + 1;
   /** No scrape for half an hour; the range begins in it. */
   const isScraped = (second: number) => second < 1.5 * HOUR || second >= 2 * HOUR;
@@ -143,7 +143,7 @@ testWithPrometheus('a moved container counts the GPUs at one time; a refusal or 
 });
 
 testWithPrometheus('refusals that a restarted agent restores are not counted as new ones', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const isBlind = (second: number) => second >= 3 * HOUR && second < 3.25 * HOUR;
   const series: RecordedSeries[] = [
     {
@@ -193,7 +193,7 @@ testWithPrometheus('a server that is not Prometheus, or refuses, is reported in 
 });
 
 testWithPrometheus('a pod is one container on any node, with the last grant that it had', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const end = HOURS * HOUR + 1;
   const on = (instance: string) => ({ instance });
   const share = (ratio: number) => ({ sm_limit_ratio: () => ratio });

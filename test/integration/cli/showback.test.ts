@@ -47,7 +47,7 @@ function booked(namespace: keyof typeof TENANTS): { readonly memory: number; rea
 }
 
 testWithPrometheus("a namespace's use is the simulator's, and the unused part of grants is wasted", async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const prometheus = await startPrometheus(t, { recorded: join(FIXTURES, 'node.om') });
   const range = ['--prometheus', prometheus.url, '--range', '6m', '--until', END];
   const { code, out, err } = cotenant(...range, '--json');
@@ -91,7 +91,7 @@ testWithPrometheus("a namespace's use is the simulator's, and the unused part of
 });
 
 testWithPrometheus('the recording rules give the same hours', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   // What the rules would have recorded of the same series, as promtool makes it up afterwards.
   const first = await startPrometheus(t, { recorded: join(FIXTURES, 'node.om') });
   const folder = temporaryFolder(t);
@@ -174,7 +174,7 @@ for (const more of [{}, { cluster: 'east', node: 'node-1' }])
   testWithPrometheus(
     `GPU hours count idle whole GPUs as wasted, no instances (labels: ${Object.keys(more).join()})`,
     async (t) => {
-      t.timeout(60_000);
+      t.timeout(180_000);
       const recorded = recordedFile(t, threeWays(more), { from: FROM, seconds: 3 * HOUR, everySeconds: 15 });
       const prometheus = await startPrometheus(t, { recorded });
       const figures = {

@@ -157,12 +157,12 @@ async function routed(t: ExecutionContext, configuration: string, prefix: string
 }
 
 testWithAlertmanager('alerts that follow from another one are held back, and others are not', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   await routed(t, CONFIGURATION, '');
 });
 
 testWithAlertmanager('the same holds for the AlertmanagerConfig that the chart ships', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const shipped: AlertmanagerConfig = parse(readFileSync(SHIPPED, 'utf8'));
   const { text, prefix } = asOperator(shipped, 'cotenant-system');
   const file = join(temporaryFolder(t), 'alertmanager.yaml');

@@ -35,7 +35,7 @@ test('the script shows a grant as the GPU and ends at the grant', (t) => {
 });
 
 testUnless('reason' in promtool ? promtool.reason : undefined)('promtool accepts the scrape configuration', (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const file = join(ROOT, 'examples/prometheus/prometheus.yaml');
   const { status, stderr } = spawnSync('path' in promtool ? promtool.path : '', ['check', 'config', file], {
     encoding: 'utf8',
@@ -47,7 +47,7 @@ testUnless('reason' in promtool ? promtool.reason : undefined)('promtool accepts
 testUnless('reason' in promtool ? promtool.reason : undefined)(
   'the query for KEDA gives as many replicas as its threshold wants',
   (t) => {
-    t.timeout(60_000);
+    t.timeout(180_000);
     const { metadata } = parse(readPage('examples/autoscaling/keda.yaml')).spec.triggers[0];
     const folder = mkdtempSync(join(tmpdir(), 'cotenant-keda-'));
     t.teardown(() => rmSync(folder, { recursive: true }));

@@ -24,7 +24,7 @@ const CLIENT = join(BUILD, 'tests/client');
 const DODGE = ['env', '-u', 'LD_PRELOAD'];
 
 test.serial('a tenant that bypasses the interposer is warned and fully stopped within 5 s', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
   const neighbor = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--name', 'neighbor'], [CLIENT]);
@@ -94,7 +94,7 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
 });
 
 test('report mode stops nothing and reports what would have been stopped', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { 'enforcement.mode': 'report' } });
   const rogue = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'rogue'], [...DODGE, CLIENT]);
@@ -111,7 +111,7 @@ test('report mode stops nothing and reports what would have been stopped', async
 });
 
 test('processes that belong to no grant are never touched, however much they hold', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 200, urgentIntervalMs: 200 } });
   const host = await readyClient(t, node);
@@ -222,7 +222,7 @@ test('a grant ends with its owner, also when the owner is killed, and leaves not
 });
 
 test('a restarted agent adopts what runs: same limits, same pages, no stops', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '512Mi', '--name', 'lasting'], [CLIENT]);
@@ -244,7 +244,7 @@ test('a restarted agent adopts what runs: same limits, same pages, no stops', as
 });
 
 test('the agent starts although a tenant damaged its files while no agent ran', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node);
   const folderOf = async (name: string) => {

@@ -128,7 +128,7 @@ const socketsIn = (folder: string): string[] =>
     .map((entry) => join(entry.parentPath, entry.name));
 
 testUnless(namespacesReason())('a tenant reaches no socket of the agent and gets no answer', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { calibrate: false } });
   for (const path of [node.folder, agent.state, dirname(agent.state)]) chmodSync(path, 0o755);

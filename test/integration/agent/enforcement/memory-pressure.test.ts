@@ -14,7 +14,7 @@ const TAKEN = 1900;
 const STEP = 16;
 
 test('a small overrun is stopped at once when it takes memory that others were granted', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4,memory=6Gi,context=256Mi');
   // What is only over the limit would take its time.
   const settings = { 'enforcement.softSeconds': 600 };
@@ -53,7 +53,7 @@ test('a small overrun is stopped at once when it takes memory that others were g
 });
 
 test('of two small overruns the larger is stopped; the smaller keeps its grace period', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4,memory=8Gi,context=256Mi');
   const settings = { 'enforcement.softSeconds': 600 };
   const agent = await startAgent(t, node, { settings });

@@ -34,7 +34,7 @@ async function orphaned(t: ExecutionContext, node: SimulatedNode, agent: Running
 }
 
 test('memory left to a forked child stays charged, and is free when the child ends', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: SETTINGS });
   const { tenant, parent, child, held } = await orphaned(t, node, agent, TWICE);
@@ -54,7 +54,7 @@ test('memory left to a forked child stays charged, and is free when the child en
 });
 
 test('a stop for memory left to a forked child reaches the child, not the dead parent', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: SETTINGS });
   const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT]);

@@ -71,7 +71,7 @@ async function startExporter(t: { teardown(undo: () => Promise<void>): void }) {
 }
 
 testUnless(prometheusReason())("every query and variable of other exporters' dashboards has a result", async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const { port, problems, publish } = await startExporter(t);
   const labels = Object.fromEntries(LABELS_OF_THE_SCRAPE.map((label) => [label, 'node-a']));
   const prometheus = await startPrometheus(t, { configuration: scraping([`http://127.0.0.1:${port}`, labels]) });

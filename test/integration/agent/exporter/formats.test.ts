@@ -70,7 +70,7 @@ test('scrapers that ask for OpenMetrics get it, others the text format', async (
 
 const reason = prometheusReason();
 testUnless(reason)('Prometheus reads the OpenMetrics page with every metric', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const { port, problems, publish } = await startExporter(t);
   publish();
   const prometheus = await startPrometheus(t, { configuration: scraping([`http://127.0.0.1:${port}`]) });

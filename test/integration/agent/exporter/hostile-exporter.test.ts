@@ -211,7 +211,7 @@ const answering =
     void (url === '/health' ? response.end('{"up":true,"number":1}') : response.writeHead(status).end(material));
 
 test('an invalid node half yields no page, and the log has the reason', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const wrong: readonly (readonly [RequestListener, RegExp])[] = [
     [({ socket }) => void socket.end('cotenant snapshots 1\n'), /the node half does not answer: Parse Error/],
     [({ socket }) => void socket.destroy(), /the node half does not answer: socket hang up/],

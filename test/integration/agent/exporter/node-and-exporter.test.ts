@@ -31,7 +31,7 @@ async function startHalves(t: Teardown, settings: Readonly<Record<string, string
 }
 
 test('two halves serve the same as one process, and the node half has no port', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const { node, socket, half } = await startHalves(t);
   const agent = await half();
   const exporter = await startExporterHalf(t, socket, {}, CHART_ENV);

@@ -17,7 +17,7 @@ const SM_SECONDS = 'cotenant_container_sm_seconds_total';
 const USED = 'cotenant_container_memory_used_bytes';
 
 test('a graphics process is attributed, counted and stopped like others', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250, urgentIntervalMs: 250 } });
   await agent.measured(1);
@@ -98,7 +98,7 @@ test('a graphics process is attributed, counted and stopped like others', async 
 });
 
 test("a process in both lists counts once, against its container's grant", async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 250 } });
   await agent.measured(1);

@@ -119,7 +119,7 @@ test("a GPU is offered again after its return, an operator's command or a reboot
 });
 
 test('settings choose the Xids that count and refuse those that programs can raise', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, unhealthyXids: 'default,46,-74' } });
   node.control('xid', '0', '74');

@@ -202,7 +202,7 @@ test('an Event names pod, container, reason and node; a failed write is reported
 testUnless('reason' in place ? place.reason : undefined)(
   'whole GPUs from the kubelet are in the families of shares and no foreign use',
   async (t) => {
-    t.timeout(60_000);
+    t.timeout(180_000);
     const [whole, other] = [UID, UID.replace(/1$/, '2')];
     const [wholeId, otherId] = [ID, 'ef'.repeat(32)];
     const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4', '--gpu', 'l4');
@@ -270,7 +270,7 @@ testUnless('reason' in place ? place.reason : undefined)(
 testUnless('reason' in place ? place.reason : undefined)(
   "with a whole and a shared GPU each byte counts once; sums are the driver's",
   async (t) => {
-    t.timeout(60_000);
+    t.timeout(180_000);
     const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
     const kubelet = await startPodResources(t);
     const api = await startApi(t);

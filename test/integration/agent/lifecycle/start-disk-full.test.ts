@@ -7,7 +7,7 @@ import { temporaryFolder } from '../../../support/native/node.ts';
 const test = testUnless(namespacesReason());
 
 test('with a full disk the agent starts, says so, and stops a container over its grant', (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const script = 'mount -t tmpfs -o nr_inodes=100 none "$1" && exec "$2" "$3" "$1"';
   const program = [temporaryFolder(t), process.execPath, join(import.meta.dirname, 'start-disk-full-inside.ts')];
   const { status, stdout, stderr } = spawnSync(

@@ -166,7 +166,7 @@ test("SM time is within 2 points of the simulator's over 60 s with 8 processes",
 });
 
 test('an overrun of the utilization ring is counted, and missed use is not invented', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { silenceMs: 60_000 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'busy'], [CLIENT]);
@@ -243,7 +243,7 @@ for (const [perturbed, title] of [
 }
 
 test('samples that queued up while the agent was blocked give no data on later use', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 3000, urgentIntervalMs: 3000 } });
   const folder = temporaryFolder(t);
@@ -287,7 +287,7 @@ const NO_GROUPS =
   process.getuid?.() === 0 ? ['unshare', '--mount', '/bin/sh', '-c', 'umount -l -a -t cgroup2; exec "$@"', 'sh'] : [];
 
 test('a tenant without its own cgroup is attributed, and stopped, by its process tree', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node);
   const neighbor = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'neighbor'], [CLIENT], {

@@ -41,7 +41,7 @@ function block(path: string): () => void {
 }
 
 test('a process on a GPU that is out of sight keeps the grant of its ended owner', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   // It has a session of its own, and lives on without those that started it.
@@ -71,7 +71,7 @@ test('a process on a GPU that is out of sight keeps the grant of its ended owner
 });
 
 test('a GPU out of sight cancels no stop in progress and counts as no released memory', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
     settings: {
@@ -95,7 +95,7 @@ test('a GPU out of sight cancels no stop in progress and counts as no released m
 });
 
 test("when one grant's record cannot be written, other stops and grants still work", async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const settings = { intervalMs: 100, urgentIntervalMs: 100, silenceMs: 1000 };
   const agent = await startAgent(t, node, { settings });
@@ -187,7 +187,7 @@ test('measurements are used although they cannot be saved, and are saved once po
 });
 
 test('process-list entries without a process are counted; the GPU is still reported', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const { library, raw } = gpuOf(t);
   const entries = Buffer.alloc(2 * 24);
@@ -242,7 +242,7 @@ test('an unknown error of any driver call ends no agent; the metrics report it',
 });
 
 test("use of a GPU outside the grant is foreign use under the grant's names; no stop", async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100, calibrate: false } });
   const command = [...DODGE, '-u', 'CUDA_VISIBLE_DEVICES', CLIENT];

@@ -58,7 +58,7 @@ const holders = (agent: RunningAgent): readonly number[] => {
 };
 
 test('a released driver is open in no process; up is 0 until it is reacquired', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const agent = await startAgent(t, node, {
     settings: { intervalMs: 100, urgentIntervalMs: 100, 'enforcement.softSeconds': 0, 'enforcement.softSamples': 2 },
@@ -115,7 +115,7 @@ test('a released driver is open in no process; up is 0 until it is reacquired', 
 });
 
 test('a calibration ends when the driver is released and repeats when it is reacquired', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   node.control('process-list-delay', '400000');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });

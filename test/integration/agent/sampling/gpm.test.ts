@@ -16,7 +16,7 @@ const reported = async (agent: RunningAgent, labels: Record<string, string> = {}
 const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
 
 test('GPM shows how little of a GPU small kernels take; before Hopper there is no data', async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'h100', '--gpu', 'a100');
   node.control('activity', '0', 'dram', '50');
   const agent = await startAgent(t, node, { settings: { ...SETTINGS, compatibilityMetrics: 'dcgm' } });
@@ -47,7 +47,7 @@ test('GPM shows how little of a GPU small kernels take; before Hopper there is n
 });
 
 test('without permission for the counters one log line and one failure; the rest works', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'h100');
   const agent = await startAgent(t, node, { settings: SETTINGS, env: { COTENANT_SIM_FAULTS: 'nvmlGpmSampleGet=4' } });
   const failures = () => agent.metric('cotenant_exporter_nvml_errors_total', { call: 'nvmlGpmSampleGet', code: '4' });
@@ -64,7 +64,7 @@ test('without permission for the counters one log line and one failure; the rest
 });
 
 test('an old driver has no GPM data and is not asked', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'h100', '--driver', '515.105.01');
   const agent = await startAgent(t, node, { settings: SETTINGS });
   const from = Date.now();

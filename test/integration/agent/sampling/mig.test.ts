@@ -10,7 +10,7 @@ import { MIB } from '../../../support/product/grant.ts';
 const CLIENT = join(BUILD, 'tests/client');
 
 test("a MIG GPU is reported by instance with the simulator's sums, and grants nothing", async (t) => {
-  t.timeout(90_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 'h100,mig=1g.10gb+3g.40gb', '--gpu', 't4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   const gpu = (index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });

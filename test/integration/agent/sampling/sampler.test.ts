@@ -94,7 +94,7 @@ test('a sampler that hangs in a released driver is counted, and none starts mean
 });
 
 test('a reloaded driver is opened again; a lost GPU restarts nothing', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const node = await startNode(t, '--gpu', 't4');
   const samples: Sample[] = [];
   const problems: string[] = [];

@@ -73,7 +73,7 @@ const MACHINES = [
 
 for (const { what, faults, says, refused, absent, there } of MACHINES) {
   test(`${what}: the agent logs the missing data`, async (t) => {
-    t.timeout(60_000);
+    t.timeout(180_000);
     const node = await startNode(t, '--gpu', 'l4');
     const agent = await startAgent(t, node, {
       settings: { intervalMs: 100, calibrate: false, compatibilityMetrics: 'hami' },

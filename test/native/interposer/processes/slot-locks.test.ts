@@ -122,7 +122,7 @@ const fastest = (read: () => unknown): number =>
   );
 
 test('thousands of locks of a container do not make its ledger slow to read', async (t) => {
-  t.timeout(60_000);
+  t.timeout(180_000);
   const honest = ledger(t, all);
   await hold(t, honest.path, `0:${SLOTS}`);
   const usual = fastest(honest.read);
