@@ -191,7 +191,7 @@ export function slices(onCluster: OnCluster): void {
       gpus.map(({ limitBytes }) => limitBytes),
       [4096 * MIB, 4096 * MIB],
     );
-    await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun', 10_000);
+    await eventually(() => (answersOf(bed, both).length >= 3 ? true : undefined), 'both has begun');
     t.deepEqual(answersOf(bed, both)[1], [0, 2], 'it sees two GPUs');
     const talk = attach(bed, 'both', 'team');
     const fill = async (): Promise<number> => {

@@ -71,7 +71,7 @@ function marked(mark: string): string[] {
 }
 
 const noneLeft = (mark: string) =>
-  eventually(() => (marked(mark).length === 0 ? true : undefined), 'no process of the probe is left', 10_000);
+  eventually(() => (marked(mark).length === 0 ? true : undefined), 'no process of the probe is left');
 
 const complaints = (steps: readonly StepResult[]) =>
   steps

@@ -124,7 +124,7 @@ for (const isSeenGone of [false, true])
       while (performance.now() - began < 2500) t.is(await bytes(), undefined);
       const [sleeper] = sleepers(t, 1);
       list(sleeper?.pid ?? 0, pid);
-      t.is(await eventually(bytes, 'it is charged', 10_000), 2);
+      t.is(await eventually(bytes, 'it is charged'), 2);
     },
   );
 
