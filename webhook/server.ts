@@ -48,22 +48,34 @@ export type Webhook = {
   /** The metrics page in Prometheus' text format. */
   readonly metrics: () => Promise<string>;
   /**
-   * Serves for the drain time, then stops accepting, answers open requests and closes idle connections; after the grace
-   * time closes the rest.
+   * Serves for the drain time and until clients have left, then stops accepting, answers open requests and closes idle
+   * connections; after the grace time closes the rest.
    */
   readonly close: () => Promise<void>;
 };
 
 type Timeouts = {
-  /** From a request's first byte to its last. */
+  /** From a request's head to its last byte, and for the TLS handshake. */
   readonly requestMs: number;
-  /** How long an idle connection stays open. Above the 90 s after which API servers stop reusing theirs. */
+  /**
+   * How long a connection stays open without a request, or with the head of one that is not whole. Above the 90 s after
+   * which API servers close theirs. Some have never had a request: Go's Transport opens one for a request that is waiting,
+   * and keeps it for later if another one becomes free before (dialConnFor in net/http/transport.go).
+   */
   readonly idleMs: number;
   /**
-   * How long it serves after `close`: API servers learn late that a replica stops, and one that writes on a connection
-   * that is being closed loses its request. Each answer of that time is the last one on its connection.
+   * How long it serves after `close`, since API servers learn late that a replica stops. From then on each answer is the
+   * last one on its connection. 0: it stops at once.
    */
   readonly drainMs: number;
+  /**
+   * How long it goes on after that, until API servers have closed the connections that stayed idle. One that this side closes
+   * can meet a request, and that costs a pod's creation: Go sends a POST of which it has written a byte again for nothing
+   * but an Idempotency-Key (shouldRetryRequest, ibid.), client-go after such errors only GET (isErrRetryableFunc in
+   * rest/request.go), and HTTP/2, whose GOAWAY would say which requests to send again, is off in API servers' calls of
+   * webhooks (NextProtos in k8s.io/apiserver/pkg/util/webhook/client.go).
+   */
+  readonly leaveMs: number;
   readonly graceMs: number;
 };
 
@@ -74,7 +86,8 @@ type Limits = BodyLimits & {
 
 type State = { ready: boolean; stopping: boolean };
 
-const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, graceMs: 10_000 };
+/** `leaveMs`: the 90 s after which Go closes an idle connection (IdleConnTimeout of http.DefaultTransport), and a reserve. */
+const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, leaveMs: 92_000, graceMs: 10_000 };
 const KIB = 1024;
 /**
  * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer.
@@ -89,7 +102,7 @@ const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 
 export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
   const { configuration, logger, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
-  const limits = { ...LIMITS, ...options.limits };
+  const limits = { ...LIMITS, bodyMs: timeouts.requestMs, ...options.limits };
   const metrics = createMetrics(options.rulesAreValid);
   const state: State = { ready: false, stopping: false };
   await using failed = new AsyncDisposableStack();
@@ -111,7 +124,8 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
       onLoaded: ({ cert }) => metrics.certificateLoaded(new X509Certificate(cert).validToDate),
       onRejected: metrics.certificateRefused,
     },
-    requestMs: timeouts.requestMs,
+    requestMs: timeouts.idleMs,
+    handshakeMs: timeouts.requestMs,
     idleMs: timeouts.idleMs,
     connections,
   });
@@ -120,7 +134,11 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
 
   const stop = async (): Promise<void> => {
     state.stopping = true;
-    await delay(timeouts.drainMs);
+    if (timeouts.drainMs > 0) {
+      await delay(timeouts.drainMs);
+      const left = await server.untilUnused(timeouts.leaveMs);
+      if (left > 0) logger.warn(`stops with connections that clients have not closed: ${left}`);
+    }
     await server.close(timeouts.graceMs);
     await health?.close(0);
   };

@@ -9,13 +9,15 @@ export type BodyLimits = {
   readonly freeBytes: number;
   /** What all bodies without an answer may hold together beyond their free bytes. */
   readonly sharedBytes: number;
+  /** From the request's head to the body's last byte; absent: as long as the server allows. */
+  readonly bodyMs?: number;
 };
 
 /** A body that is not read. `status` and the message are for its sender. */
 export class BodyRefused extends Error {
-  readonly status: 413 | 415 | 503;
+  readonly status: 408 | 413 | 415 | 503;
 
-  constructor(status: 413 | 415 | 503, message: string) {
+  constructor(status: BodyRefused['status'], message: string) {
     super(message);
     this.status = status;
   }
@@ -27,7 +29,7 @@ const FIRST_BYTES = 16 * 1024;
 
 /** Reads one body; rejects with BodyRefused. Never settles where the client goes away: there is no request to answer
  * then. */
-export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyLimits): ReadBody {
+export function createBodyReader({ largestBytes, freeBytes, sharedBytes, bodyMs }: BodyLimits): ReadBody {
   let allHeldBytes = 0;
   return (request, response) =>
     new Promise((resolve, reject) => {
@@ -37,6 +39,7 @@ export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyL
       let length = 0;
       let heldBytes = 0;
       const release = () => {
+        clearTimeout(late);
         allHeldBytes -= heldBytes;
         heldBytes = 0;
       };
@@ -47,6 +50,7 @@ export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyL
         release();
         reject(error);
       };
+      const late = bodyMs && setTimeout(() => refuse(new BodyRefused(408, `the body took over ${bodyMs} ms`)), bodyMs);
       // One buffer that grows: chunks may be of one byte each, and cost far more than that.
       const append = (chunk: Buffer) => {
         const needed = length + chunk.length;
@@ -65,7 +69,10 @@ export function createBodyReader({ largestBytes, freeBytes, sharedBytes }: BodyL
         chunk.copy(body, length);
         length = needed;
       };
-      const finish = () => resolve(body.subarray(0, length));
+      const finish = () => {
+        clearTimeout(late);
+        resolve(body.subarray(0, length));
+      };
       request.on('data', append).once('end', finish);
     });
 }

@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { chmodSync, chownSync, rmSync } from 'node:fs';
 import type { RequestListener, Server, ServerResponse } from 'node:http';
 import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
 import type { Logger } from '../common/logger.ts';
 import type { Certificate } from './x509.ts';
 
@@ -46,8 +47,10 @@ type ServerOptions = {
   /** No host: all addresses. Port 0 takes a free one. */
   readonly listen: { readonly host?: string | undefined; readonly port: number } | UnixSocket;
   readonly tls?: TlsOptions | undefined;
-  /** From a request's first byte to its last, and for the TLS handshake. */
+  /** From a request's first byte to its last; of the first one on a connection, from the connection's beginning. */
   readonly requestMs?: number;
+  /** For the TLS handshake; by default `requestMs`. */
+  readonly handshakeMs?: number;
   /** How long an idle connection stays open. Above the 90 s after which Go, so Kubernetes, stops reusing its own. */
   readonly idleMs?: number;
   /** One more is closed unread. */
@@ -59,13 +62,17 @@ export type HttpServer = {
   readonly port: number;
   /** The certificate that it began with. */
   readonly certificate: ServerCertificate | undefined;
+  /** Waits until no client has a connection to it, for that time at most; resolves with how many are left. */
+  untilUnused(mostMs: number): Promise<number>;
   /** Idle connections close at once, others after their answer; after the grace time what is left is cut. */
   close(graceMs?: number): Promise<void>;
 };
 
+const COUNT_EVERY_MS = 50;
+
 /** Listens once it resolves. Rejects where no certificate can be had, or the address is taken. */
 export async function startHttpServer(handler: RequestListener, options: ServerOptions): Promise<HttpServer> {
-  const { listen, tls, requestMs = 15_000, idleMs = 120_000, connections = 512 } = options;
+  const { listen, tls, requestMs = 15_000, handshakeMs = requestMs, idleMs = 120_000, connections = 512 } = options;
   let replaceCertificate = (_: ServerCertificate) => {};
   const source = await tls?.source({
     onCertificate(next) {
@@ -84,7 +91,7 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
     // Not above the idle time, as older advice has it: when it is above the time for the request, Node (seen on 26)
     // swaps the two, and a slow body would get the longer one. Idle connections are under neither.
     headersTimeout: requestMs,
-    handshakeTimeout: requestMs,
+    handshakeTimeout: handshakeMs,
     keepAliveTimeout: idleMs,
     connectionsCheckingInterval: Math.min(1_000, requestMs),
   };
@@ -115,9 +122,19 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
     throw error;
   }
   const address = server.address();
+  const count = promisify(server.getConnections.bind(server));
   return {
     port: typeof address === 'string' || address === null ? 0 : address.port,
     certificate: source?.certificate,
+    async untilUnused(mostMs) {
+      const until = performance.now() + mostMs;
+      let left = await count();
+      while (left > 0 && performance.now() < until) {
+        await delay(COUNT_EVERY_MS);
+        left = await count();
+      }
+      return left;
+    },
     async close(graceMs = 0) {
       // The source of certificates may wait for an API server that does not answer.
       const grace = new AbortController();

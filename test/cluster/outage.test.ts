@@ -44,7 +44,8 @@ const slice = (name: string, mib = EACH_MIB): object =>
   podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], { namespace: TEAM.namespace });
 const plain = (name: string): object => podOf(name, [shellOf('exec sleep 600')], { namespace: TEAM.namespace });
 
-const create = (bed: Bed, pod: object) => bed.api.ask('POST', `/api/v1/namespaces/${TEAM.namespace}/pods`, pod);
+const create = (bed: Bed, pod: object, query = '') =>
+  bed.api.ask('POST', `/api/v1/namespaces/${TEAM.namespace}/pods${query}`, pod);
 async function must(bed: Bed, ...pods: readonly object[]): Promise<void> {
   for (const pod of pods) {
     const { status, body } = await create(bed, pod);
@@ -53,7 +54,7 @@ async function must(bed: Bed, ...pods: readonly object[]): Promise<void> {
 }
 const remove = (bed: Bed, name: string) => bed.api.ask('DELETE', podPath(name, TEAM.namespace));
 
-const untilNone = (bed: Bed, component: Component) =>
+const untilNone = (bed: Bed, component: 'scheduler' | 'agent') =>
   eventually(
     async () => {
       const path = `/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=${component}`;
@@ -114,7 +115,13 @@ onCluster('without the webhook plain pods start and GPU pods are refused', async
   await isLimited(t, bed, 'steady');
 
   await scale(bed, 'webhook', 0);
-  await untilNone(bed, 'webhook');
+  // While it drains it answers once on each idle connection.
+  const asked = { ...slice('asked'), metadata: { name: 'asked' } };
+  await eventually(
+    async () => (await create(bed, asked, '?dryRun=All')).status === 500 || undefined,
+    'no webhook answers',
+    60_000,
+  );
   await must(bed, plain('plain'));
   const { status, body } = await create(bed, slice('refused'));
   t.is(status, 500);

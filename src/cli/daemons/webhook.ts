@@ -48,7 +48,7 @@ export const webhook: Command = {
     port: { short: 'p', value: 'N', help: 'port (default 8443)' },
     drain: {
       value: 'SECONDS',
-      help: 'how long to keep serving after a stop signal, closing each connection after its answer (default 0)',
+      help: 'how long to keep serving after a stop signal, at least; then until clients have closed their connections, 92 s at most (default 0: stop at once)',
     },
     'health-port': { value: 'N', help: 'plain port for /healthz, /readyz and /metrics' },
     ...LOG_OPTIONS,

@@ -15,6 +15,8 @@ import { checkLiveRules } from './live-rules.ts';
 import { checkLiving, checkQuotas } from './quotas.ts';
 import { checkRotation } from './webhook-certificates.ts';
 
+/** A replica that ends waits until the API server has closed its idle connections, up to 90 s after their last use. */
+const LEAVE_MS = 150_000;
 const tools = bedTools(console.log, false);
 const helm = lookForHelm();
 const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
@@ -244,7 +246,7 @@ async function checkReplacement(t: ExecutionContext, bed: Bed): Promise<void> {
     const left = await Promise.all(before.map((name) => bed.api.get<object>(`${path}/${name}`)));
     return left.every((pod) => pod === undefined) || undefined;
   };
-  await eventually(gone, 'the old replicas are gone', 60_000);
+  await eventually(gone, 'the old replicas are gone', LEAVE_MS);
   t.deepEqual(await stream.end(), []);
   t.log(`${stream.count()} pods were created while the replicas were replaced`);
   const after = await names();
@@ -319,7 +321,7 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
   t.is(bed.kubectl('delete', 'pod', 'waiting', '--wait=true', '--timeout=60s').code, 0);
   const done = uninstallChart(bed, path);
   t.is(done.code, 0, done.err);
-  await eventually(() => ours().length === 0 || undefined, 'nothing of ours is left', 60_000).catch(() => {
+  await eventually(() => ours().length === 0 || undefined, 'nothing of ours is left', LEAVE_MS).catch(() => {
     t.fail(`left: ${ours()}`);
   });
 }

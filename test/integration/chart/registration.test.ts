@@ -291,7 +291,7 @@ testWithHelm('two webhooks run on different nodes, one may be evicted at a time,
   );
   const [main] = list(pod?.containers);
   t.true(list(main?.args).map(String).includes('--drain=10'));
-  t.is(Number(pod?.terminationGracePeriodSeconds), 30);
+  t.is(Number(pod?.terminationGracePeriodSeconds), 10 + 92 + 10 + 8, 'drain, idle connections, open requests, reserve');
   t.deepEqual(
     [main?.readinessProbe, main?.livenessProbe].map(
       (probe) => `${probe?.httpGet?.path} ${probe?.httpGet?.port} ${probe?.httpGet?.scheme ?? 'HTTP'}`,

@@ -1,6 +1,7 @@
 // The real HTTPS server with real TLS clients: what an API server relies on beyond the answers themselves.
 import { once } from 'node:events';
 import { connect, createServer } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
@@ -244,9 +245,8 @@ test('stopping answers the open request as the last one and accepts no other', a
 
 test('while draining it answers every client, and each answer ends its connection', async (t) => {
   const webhook = await started(t, { healthPort: 0, timeouts: { drainMs: 4000 } });
-  const [used, idle] = [trusting(webhook.certificate), trusting(webhook.certificate)];
-  for (const agent of [used, idle])
-    t.is((await post(webhook, agent, '/mutate', BODY)).headers.connection, 'keep-alive');
+  const used = trusting(webhook.certificate);
+  t.is((await post(webhook, used, '/mutate', BODY)).headers.connection, 'keep-alive');
   const closing = webhook.close();
   const ready = await fetch(`http://localhost:${webhook.healthPort}/readyz`);
   t.is(ready.status, 503);
@@ -257,7 +257,60 @@ test('while draining it answers every client, and each answer ends its connectio
   t.like(await post(webhook, newcomer, '/mutate', BODY), { status: 200, headers: { connection: 'close' } });
   await closing;
   await t.throwsAsync(() => connectRaw(webhook), { code: 'ECONNREFUSED' });
-  for (const agent of [used, idle, newcomer]) agent.destroy();
+  for (const agent of [used, newcomer]) agent.destroy();
+});
+
+const REQUEST = `POST /mutate HTTP/1.1\r\nHost: localhost\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`;
+
+test('a request on an idle connection is answered before, at and after the drain’s end', async (t) => {
+  const webhook = await started(t, { timeouts: { drainMs: 500 } });
+  const connections = await Promise.all(Array.from({ length: 40 }, () => connectRaw(webhook)));
+  // Every second one has had a request before. Go's Transport keeps connections of both kinds.
+  for (const raw of connections.filter((_, index) => index % 2 === 0)) {
+    raw.socket.write(REQUEST);
+    await raw.until('"allowed":true');
+    t.regex(raw.received(), /connection: keep-alive/i);
+  }
+  let over = false;
+  const closing = webhook.close().then(() => {
+    over = true;
+  });
+  const begunMs = performance.now();
+  for (const [index, raw] of connections.entries()) {
+    t.false(over, `${connections.length - index} connections are open`);
+    raw.socket.write(REQUEST);
+    await raw.ended;
+    t.regex(raw.received(), /connection: close[\s\S]*"allowed":true/i, `${performance.now() - begunMs} ms`);
+    await delay(25); // so that they go on well past the drain's end
+  }
+  await closing;
+});
+
+test('a client that keeps its connection open delays the end of the drain for a time', async (t) => {
+  const warnings: string[] = [];
+  const logger = { ...SILENT, warn: (line: string) => warnings.push(line) };
+  const webhook = await started(t, { logger, timeouts: { drainMs: 50, leaveMs: 300, graceMs: 50 } });
+  const raw = await connectRaw(webhook);
+  const begunMs = performance.now();
+  await webhook.close();
+  t.true(performance.now() - begunMs >= 350);
+  t.deepEqual(warnings, ['stops with connections that clients have not closed: 1']);
+  await raw.ended;
+});
+
+test('a connection without a request yet may have its first one late', async (t) => {
+  const webhook = await started(t, { timeouts: { requestMs: 300 } });
+  const [early, late] = [await connectRaw(webhook), await connectRaw(webhook)];
+  // Each is over a time for requests later than the one before.
+  early.socket.write(REQUEST.slice(0, -1));
+  await early.ended;
+  t.regex(early.received(), /^HTTP\/1\.1 408 [\s\S]*the body took over 300 ms/);
+  const next = await connectRaw(webhook);
+  next.socket.write(REQUEST.slice(0, -1));
+  await next.ended;
+  late.socket.write(REQUEST);
+  await late.until('"allowed":true');
+  late.socket.destroy();
 });
 
 test('stopping ends in time while the certificate source hangs', async (t) => {
