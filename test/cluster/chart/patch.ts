@@ -152,11 +152,40 @@ const REFUSED: readonly (readonly [pod: JsonObject, said: RegExp])[] = [
     asking({ 'cotenant.io/gpu': '1' }, {}, [{ name: 'CUDA_MPS_PIPE_DIRECTORY', value: '/x' }]),
     /would bypass the limits/,
   ],
+  ...[
+    { os: { name: 'windows' } },
+    { securityContext: { windowsOptions: { runAsUserName: 'ContainerUser' } } },
+    { nodeSelector: { 'beta.kubernetes.io/os': 'windows' } },
+    requiring(['windows']),
+  ].map((spec): [JsonObject, RegExp] => [
+    asking({ 'cotenant.io/gpu': '1' }, {}, [], spec),
+    /spec: .* make it a pod of Windows, and Cotenant shares no GPUs with those/,
+  ]),
+];
+/** Alike, and no pods of Windows. */
+const TAKEN: readonly JsonObject[] = [
+  { securityContext: { windowsOptions: {} } },
+  { nodeSelector: { 'beta.kubernetes.io/os': 'linux' } },
+  requiring(['windows'], ['linux']),
+  requiring(['windows', 'linux']),
 ];
 
-function asking(limits: JsonObject, annotations: JsonObject = {}, env: readonly JsonObject[] = []): JsonObject {
+function asking(
+  limits: JsonObject,
+  annotations: JsonObject = {},
+  env: readonly JsonObject[] = [],
+  spec: JsonObject = {},
+): JsonObject {
   const containers = [{ name: 'main', image: 'x', resources: { limits }, env }];
-  return { apiVersion: 'v1', kind: 'Pod', metadata: { name: 'p', annotations }, spec: { containers } };
+  return { apiVersion: 'v1', kind: 'Pod', metadata: { name: 'p', annotations }, spec: { containers, ...spec } };
+}
+
+/** Operating systems of its nodes, of each term of its required affinity. */
+function requiring(...terms: readonly string[][]): JsonObject {
+  const nodeSelectorTerms = terms.map((values) => ({
+    matchExpressions: [{ key: 'kubernetes.io/os', operator: 'In', values }],
+  }));
+  return { affinity: { nodeAffinity: { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms } } } };
 }
 
 /** With the chart in this mode, whose policies are in force. */
@@ -167,5 +196,9 @@ export async function checkPatch(t: ExecutionContext, create: Create, configurat
     const answer = await create('default', pod);
     t.false(answer.allowed, JSON.stringify(pod));
     t.regex(answer.said, said);
+  }
+  for (const spec of TAKEN) {
+    const answer = await create('default', asking({ 'cotenant.io/gpu': '1' }, {}, [], spec));
+    t.true(answer.allowed, `${JSON.stringify(spec)} ${answer.said}`);
   }
 }

@@ -77,9 +77,15 @@ no whole number -1. */}}
   reason: Forbidden
 - expression: |-
     variables.names.size() == 0 || !((has(object.spec.os) && object.spec.os.name == 'windows')
-      || (has(object.spec.nodeSelector) && 'kubernetes.io/os' in object.spec.nodeSelector && object.spec.nodeSelector['kubernetes.io/os'] == 'windows'))
+      || (has(object.spec.securityContext) && has(object.spec.securityContext.windowsOptions)
+        && [object.spec.securityContext.windowsOptions].exists(w, has(w.gmsaCredentialSpecName) || has(w.gmsaCredentialSpec) || has(w.runAsUserName) || has(w.hostProcess)))
+      || ['kubernetes.io/os', 'beta.kubernetes.io/os'].exists(l,
+        (has(object.spec.nodeSelector) && l in object.spec.nodeSelector && object.spec.nodeSelector[l] == 'windows')
+        || (has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && has(object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution)
+          && object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.all(t, has(t.matchExpressions)
+            && t.matchExpressions.exists(m, m.key == l && m.operator == 'In' && has(m.values) && m.values.all(v, v == 'windows'))))))
   message: >-
-    spec.os.name: Cotenant shares no GPUs with pods of Windows
+    spec: os, nodeSelector, nodeAffinity or securityContext.windowsOptions make it a pod of Windows, and Cotenant shares no GPUs with those
 {{- if $classes }}
 - expression: "variables.names.size() == 0 || !has(object.spec.runtimeClassName) || object.spec.runtimeClassName in {{ include "cotenant.cel.list" $classes }}"
   message: >-
