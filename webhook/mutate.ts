@@ -97,6 +97,10 @@ export function mutatePod(
     ...reading.warnings,
     ...unknownAnnotations(annotations),
     ...containers.flatMap((container) => unreadResources(container, used, foreign)),
+    // Which devices a claim gives the pod does not say; those of networks work beside a share.
+    ...containers
+      .filter(({ spec, name }) => shares.has(name) && listAt(objectAt(spec, 'resources'), 'claims').length > 0)
+      .map(({ name }) => `${name}: a GPU of resources.claims is hidden from CUDA here`),
   ];
   const context: Context = { rules, dialects, deviceRoute: configuration.deviceRoute, foreign, warnings };
   const patched = new Map<unknown, JsonObject>();

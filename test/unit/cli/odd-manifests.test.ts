@@ -109,6 +109,7 @@ const ODD: Readonly<Record<string, readonly [document: JsonObject, ...said: stri
   'a claim of DRA beside a share': [
     pod({ resourceClaims: [{ name: 'nic' }], containers: [main(H, { resources: { limits: H, claims: [{}] } })] }),
     `main: ${MIB_4096}`,
+    'main: a GPU of resources.claims is hidden from CUDA here',
   ],
   'the machine’s processes': [pod({ hostPID: true, containers: [main(H)] }), 'spec.hostPID: true lets the container'],
   Windows: [pod({ os: { name: 'windows' }, containers: [main(H)] }), 'spec.os.name: "windows" has no shares of GPUs;'],

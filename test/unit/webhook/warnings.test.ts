@@ -41,9 +41,19 @@ test('every warning fits the 120 characters that kubectl shows', (t) => {
   }));
   const annotations = { 'cotenant.io/later': 'fixed' };
   const limits = { 'cotenant.io/gpu-cores': '7' };
-  const { warnings } = patched(sharePod({ name, env, resources: { limits } }, {}, { annotations }));
-  t.is(warnings.length, 5);
+  const resources = { limits, claims: [{ name: 'device' }] };
+  const { warnings } = patched(sharePod({ name, env, resources }, {}, { annotations }));
+  t.is(warnings.length, 6);
   for (const warning of warnings) t.true(warning.length <= 120, warning);
+});
+
+test('a claim of a container with a share stays, with a warning', (t) => {
+  const claims = [{ name: 'device' }];
+  const own = { limits: { 'cotenant.io/gpu': '1' } };
+  const initContainers = [{ name: 'other', resources: { claims } }];
+  const { pod, warnings } = patched(sharePod({ resources: { ...own, claims } }, { initContainers }));
+  t.deepEqual(warnings, ['main: a GPU of resources.claims is hidden from CUDA here']);
+  t.like(pod, { spec: { containers: [{ resources: { claims } }], initContainers: [{ resources: { claims } }] } });
 });
 
 test('a share that may not hold a CUDA context is admitted with a warning', (t) => {
