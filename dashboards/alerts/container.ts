@@ -1,11 +1,14 @@
 // Alerts about containers: use over their limits, stops, denied allocations, isolation, and idle grants.
 import { drift, grown, stopsWithin } from '../lib/expressions.ts';
 import { type MetricName, select } from '../lib/metrics.ts';
+import { USABLE } from './gpu.ts';
 import { type Alert, alert, CONTAINER, GPU, SEEING, seenWithin } from './rule.ts';
 
 const USED = select('cotenant_container_memory_used_bytes');
 // 0 means no limit. A division by it would be +Inf, above any threshold.
 const LIMIT = `(${select('cotenant_container_memory_limit_bytes')} > 0)`;
+/** A container that started again has another id, and others of its labels are not those of its metrics. */
+const SAME = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
 const OVER = `${select('cotenant_container_memory_over_limit')} == 1`;
 
 export const CONTAINER_ALERTS: readonly Alert[] = [
@@ -29,6 +32,18 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
     summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
     description: `It has used {{ $value | humanizePercentage }} of its grant on ${GPU} for more than ${overLimit.for}. Other containers on this GPU may fail to allocate what they were granted.`,
   })),
+  // Nothing is refused to such a container, and it is not stopped. What nobody was granted it may use.
+  alert('CotenantUnlimitedOverGrant', 'warning', 'container', ({ overLimit }) => {
+    const unlimited = `${select('cotenant_container_info', 'fence="none"')}`;
+    const beyond = `(${USED} - ${LIMIT} and on (${SAME}) ${unlimited})`;
+    const ungranted = `clamp_min(${USABLE} - ${select('cotenant_device_memory_allocated_bytes')}, 0)`;
+    return {
+      expr: `(${beyond} - on (job, instance, gpu_uuid) group_left () ${ungranted} > 0) and ${SEEING}`,
+      lasts: overLimit.for,
+      summary: `${CONTAINER}: without a memory limit, and it uses GPU memory that others were granted.`,
+      description: `Its memory isolation is off. Beyond its grant it uses all that is not granted on ${GPU}, and {{ $value | humanize1024 }}B more. Other containers may fail to allocate what they were granted.`,
+    };
+  }),
   // By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert
   // when the container, and with it the series, ends after one scrape. The steps of a stop (terminate, then kill) are
   // one alert.
@@ -66,12 +81,10 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   // For containers whose isolation was stronger before; CotenantBypass is for those that began without the interposer.
   // A container without GPU memory is assumed to have the interposer, so only one with memory counts.
   alert('CotenantIsolationWeakened', 'warning', 'container', ({ isolationWeakened: { within, step, lasts } }) => {
-    // A container that started again has another id.
-    const same = 'job, instance, gpu, gpu_uuid, namespace, pod, container';
     const was = (held: string) =>
-      `max_over_time((${select('cotenant_container_info', held)} and on (${same}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${step}])`;
+      `max_over_time((${select('cotenant_container_info', held)} and on (${SAME}) ${select('cotenant_container_memory_used_bytes')} > 0)[${within}:${step}])`;
     const after = (now: string, held: string) =>
-      `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${same}) ${was(held)})`;
+      `(max without (mode, pod_uid, container_id, runtime) (${select('cotenant_container_info', now)}) and on (${SAME}) ${was(held)})`;
     const weaker = [
       after('fence="agent"', 'fence=~"driver|interposer"'),
       after('fence="interposer"', 'fence="driver"'),

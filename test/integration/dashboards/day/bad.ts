@@ -195,6 +195,18 @@ const OF_CONTAINERS: readonly (readonly [alert: string, make: (one: One, fleet: 
     },
   ],
   [
+    'CotenantUnlimitedOverGrant',
+    (one, fleet) => {
+      // On a GPU of its own, whose other containers were granted the rest.
+      const gpu = { ...one.id, gpu_uuid: 'unlimited' };
+      one.gauge('cotenant_device_memory_total_bytes', always(20 * GIB), gpu);
+      one.gauge('cotenant_device_memory_allocated_bytes', always(18 * GIB), gpu);
+      one.gauge('cotenant_container_info', always(1), { ...gpu, mode: 'shared', fence: 'none' });
+      one.gauge('cotenant_container_memory_limit_bytes', always(10 * GIB), gpu);
+      one.gauge('cotenant_container_memory_used_bytes', trouble(fleet, 13 * GIB, 11 * GIB), gpu);
+    },
+  ],
+  [
     'CotenantContainerStopped',
     (one, fleet) =>
       one.gauge('cotenant_container_last_kill_timestamp_seconds', events(fleet), {
