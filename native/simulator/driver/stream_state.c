@@ -1,4 +1,5 @@
 /* Stream objects: creation, and the look-up of a handle's stream and context. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "sim.h"
@@ -48,6 +49,17 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
     return await_context(context, stream);
 }
 
+/* Then the driver ends who uses a destroyed stream: what the real one does is not documented. */
+static bool is_strict(void) {
+    return getenv("COTENANT_SIM_STRICT") != NULL;
+}
+
+static int not_a_stream(void) {
+    if (!is_strict()) return ABI_ERROR_INVALID_HANDLE;
+    fprintf(stderr, "simulated driver: a stream is used that was destroyed, or never was one\n");
+    abort();
+}
+
 void sim_stream_end(struct sim_stream *stream) {
     pthread_mutex_lock(&sim.lock);
     sim.queues[stream->context->gpu][stream->queue].streams--;
@@ -56,7 +68,7 @@ void sim_stream_end(struct sim_stream *stream) {
     pthread_mutex_unlock(&sim.lock);
     stream->magic = 0; /* its queued work continues, as with the real driver */
     free(stream->after.list);
-    free(stream);
+    if (!is_strict()) free(stream); /* else a new one could have its address */
 }
 
 /* The calling thread's own default streams, one for each context. */
@@ -80,7 +92,7 @@ int sim_stream_context(abi_stream handle, struct sim_context **context, struct s
         return result == ABI_SUCCESS && handle == ABI_STREAM_PER_THREAD ? own_stream(*context, object) : result;
     }
     struct sim_stream *stream = (struct sim_stream *)handle;
-    if (stream->magic != SIM_STREAM_MAGIC) return ABI_ERROR_INVALID_HANDLE;
+    if (stream->magic != SIM_STREAM_MAGIC) return not_a_stream();
     *object = stream;
     *context = stream->context;
     return sim_usable(stream->context);

@@ -25,6 +25,8 @@ export function runRandomStreams(
       PATH: process.env.PATH ?? '',
       LD_LIBRARY_PATH: node.lib,
       CUDA_VISIBLE_DEVICES: String(gpu),
+      // The programs use no stream that they destroyed; nor may the interposer.
+      COTENANT_SIM_STRICT: '1',
     };
     const child = spawn(join(BUILD, 'tests/random_streams'), words, {
       env: environment(variables, preload),
