@@ -136,8 +136,11 @@ struct cot_member {
     uint64_t credit_rest;
     uint64_t virtual_ns; /* service divided by its guarantee */
     uint64_t beyond_ns;  /* what it has had beyond its guarantee, and time has not made up for */
-    uint64_t active_ns;  /* when it last wanted or did anything */
-    uint64_t idle_ns;    /* since when it is idle, or 0 */
+    /* A quarter of what its limit grows by: for launches that other containers' work may wait for, whatever it owes. */
+    int64_t spare_ns;
+    uint64_t ended_ns;  /* when work of it last ended, or began after nothing was in flight */
+    uint64_t active_ns; /* when it last wanted or did anything */
+    uint64_t idle_ns;   /* since when it is idle, or 0 */
 
     /* the turn */
     uint64_t granted_ns, turn_charged_ns, turn_budget_ns;
@@ -165,6 +168,7 @@ struct cot_member {
      * when as many were made, so that each of them has had its chance. */
     uint64_t bound_launches, bound_waiting;
     bool relieved;          /* the turn began at the bound */
+    bool spared;            /* the bound is that of a launch for which spare_ns is */
     bool relieved_late;     /* and work in flight had outlasted what it was expected to take */
     uint64_t last_fault_ns; /* when its page last had a value that the gate would never write */
 

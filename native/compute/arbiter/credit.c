@@ -7,7 +7,9 @@
 #define DISTRUST_NS 1000000000ull
 #define LONGEST_BUSY_DECAY 64 /* how fast a long busy time is forgotten */
 #define MOST_WAITING 8u       /* launches that have one bound: a container may have as many processes as it likes */
-#define MAX_LAG_TURNS 4       /* largest lag of virtual time for a container that pauses briefly now and then */
+#define SPARE_PART 4          /* less than all: its share holds, as the rest repays what such launches took too much */
+#define MOST_SPARE_NS 8000000
+#define MAX_LAG_TURNS 4 /* largest lag of virtual time for a container that pauses briefly now and then */
 
 /* An invalid value in one page must not change how others are treated. */
 static bool is_trusted(const struct cot_gpu *gpu, const struct cot_member *member) {
@@ -19,7 +21,7 @@ static bool is_finishing_first(const struct cot_gpu *gpu, const struct cot_membe
 }
 
 /* Whatever a page reports, no launch took longer than work was seen in flight. */
-static uint64_t longest_of(const struct cot_gpu *gpu, const struct cot_member *member) {
+uint64_t cot_longest_of(const struct cot_gpu *gpu, const struct cot_member *member) {
     if (!is_trusted(gpu, member)) return 0;
     return cot_smaller(member->digest.longest_ns, member->longest_busy_ns);
 }
@@ -27,7 +29,7 @@ static uint64_t longest_of(const struct cot_gpu *gpu, const struct cot_member *m
 static uint64_t longest_on(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu) {
     uint64_t longest = arbiter->tuning.quantum_ns;
     for (uint32_t i = 0; i < gpu->count; i++) {
-        if (gpu->members[i].present) longest = cot_larger(longest, longest_of(gpu, &gpu->members[i]));
+        if (gpu->members[i].present) longest = cot_larger(longest, cot_longest_of(gpu, &gpu->members[i]));
     }
     return cot_smaller(longest, 1000000000ull);
 }
@@ -57,6 +59,8 @@ static void accrue(struct cot_member *member, uint64_t elapsed) {
     uint64_t grown = cot_smaller(elapsed, MAX_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
     member->credit_rest = grown % COT_PPM;
     member->credit_ns += (int64_t)(grown / COT_PPM);
+    member->spare_ns += (int64_t)(grown / COT_PPM / SPARE_PART);
+    if (member->spare_ns > MOST_SPARE_NS) member->spare_ns = MOST_SPARE_NS;
 }
 
 void cot_charge(struct cot_member *member, uint64_t ns) {
@@ -229,8 +233,19 @@ void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, st
     if (passed) bound_wait(arbiter, gpu, member, true);
 }
 
-/* What links.c finds containers by that belong together. */
-static void note_ends(struct cot_member *member, const struct cot_digest *before, uint64_t now_ns) {
+/* What links.c finds containers by whose kernels wait for one another. */
+static void note_ends(const struct cot_arbiter *arbiter, struct cot_member *member, const struct cot_digest *before,
+                      uint64_t now_ns) {
+    const struct cot_digest *now = &member->digest;
+    if (before->inflight == 0 || now->launches - now->inflight != before->launches - before->inflight)
+        member->ended_ns = now_ns;
+    if (member->spared && now->launches != before->launches) {
+        /* By its prediction: what it takes longer may be a wait in turn. */
+        uint64_t takes = now->pending_ns > before->pending_ns ? now->pending_ns - before->pending_ns : 0;
+        member->spare_ns -= (int64_t)cot_larger(takes, cot_start_credit(arbiter, member));
+        member->spared = false;
+    }
+    member->spared &= now->waiting > 0;
     bool outlasted = before->inflight && before->pending_ns == 0;
     if (before->waiting && member->digest.launches != before->launches) member->went_ns = now_ns;
     if (outlasted && member->digest.inflight < before->inflight) member->outlasted_ns = now_ns;
@@ -248,7 +263,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     if (digest->faults + replayed) member->last_fault_ns = now_ns;
     member->digest = *digest;
     member->digested_since_close = true;
-    note_ends(member, &before, now_ns);
+    note_ends(arbiter, member, &before, now_ns);
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
     charge_reported(member, more);
 

@@ -32,6 +32,7 @@ void cot_advance(struct cot_arbiter *arbiter, struct cot_gpu *gpu, uint64_t now_
 void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu);
 void cot_charge(struct cot_member *member, uint64_t ns);
 void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member);
+uint64_t cot_longest_of(const struct cot_gpu *gpu, const struct cot_member *member);
 uint64_t cot_start_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
 /* Credit to begin a turn, and when it will have that. */
 bool cot_has_credit(const struct cot_arbiter *arbiter, const struct cot_member *member);
@@ -78,6 +79,7 @@ bool cot_gang_drained(struct cot_arbiter *arbiter, const struct cot_member *hold
 /* links.c: containers that belong together */
 void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns);
 void cot_follow_mates(struct cot_gpu *gpu);
+void cot_spare_launches(struct cot_arbiter *arbiter, uint64_t now_ns);
 
 /* selection.c: who is next */
 struct cot_round {

@@ -5,13 +5,15 @@
  * back is broken. */
 #include "internal.h"
 
-#define NO_GANG UINT32_MAX
+#define NO_GANG UINT32_MAX        /* nor the number of a container */
 #define SOON_NS 5000000ull        /* a kernel that ends so soon after a launch may have waited for it */
 #define ENOUGH 3u                 /* a link needs so many more kernels with the sign than without it */
 #define LINK_NS 30000000000ull    /* how long a link lasts unless the sign is seen again */
 #define MOST_HELD_NS 100000000ull /* a link that holds a container back for longer is broken ... */
 #define APART_NS 10000000000ull   /* ... and the container is not linked again for so long */
-#define MOST_DEBT_NS 100000000ll  /* a member deeper in debt gets no more launches ahead of its turn for its mate */
+#define STUCK_SLACK_NS 10000000ull
+#define MOST_SPARED_NS 100000000ull /* what longer launches take is predicted too badly to be spared */
+#define MOST_DEBT_NS 100000000ll    /* a member deeper in debt gets no more launches ahead of its turn for its mate */
 
 /* Moves the members of gang `from` to gang `to`; NO_GANG: each to the gang of its own container. A gang has at most one
  * member on each GPU. */
@@ -106,6 +108,46 @@ void cot_update_links(struct cot_arbiter *arbiter, uint64_t now_ns) {
             bool held_back = member->held_back_ns && now_ns - member->held_back_ns > MOST_HELD_NS;
             if (held_back) member->apart_until_ns = now_ns + APART_NS;
             if (held_back || now_ns >= member->linked_until_ns) set_gang(arbiter, member->gang, NO_GANG, 0);
+        }
+    }
+}
+
+/* Nothing of its work has ended for so long that it may wait for another container's launch. */
+static bool is_stuck(const struct cot_member *member, uint64_t now_ns) {
+    uint64_t takes = 2 * member->digest.pending_ns + STUCK_SLACK_NS;
+    return member->present && member->digest.inflight && now_ns > member->ended_ns + takes;
+}
+
+/* The first member with stuck work that is not of `container`. */
+static const struct cot_member *find_stuck(const struct cot_arbiter *arbiter, uint32_t container, uint64_t now_ns) {
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
+            const struct cot_member *member = &arbiter->gpus[at].members[i];
+            if (member->container != container && is_stuck(member, now_ns)) return member;
+        }
+    }
+    return NULL;
+}
+
+/* Kernels that wait are charged for the time. If what they wait for waited for a debt of the same kind, the debts of
+ * both would grow without end. So a container in debt has a turn at once, for what it has to spare, while another one's
+ * work is stuck. With work of its own in flight on that GPU the gate cannot tell how long its launches take. */
+void cot_spare_launches(struct cot_arbiter *arbiter, uint64_t now_ns) {
+    const struct cot_member *stuck = find_stuck(arbiter, NO_GANG, now_ns);
+    if (!stuck) return;
+    bool several = find_stuck(arbiter, stuck->container, now_ns) != NULL;
+    for (uint32_t at = 0; at < COT_ARBITER_GPUS; at++) {
+        for (uint32_t i = 0; i < arbiter->gpus[at].count; i++) {
+            struct cot_member *member = &arbiter->gpus[at].members[i];
+            if (!member->present || !member->digest.waiting || member->digest.inflight) continue;
+            if (member->bound_ns <= now_ns || cot_has_credit(arbiter, member)) continue;
+            if (member->spare_ns < (int64_t)cot_start_credit(arbiter, member)) continue;
+            if (cot_longest_of(&arbiter->gpus[at], member) > MOST_SPARED_NS) continue;
+            if (member->container == stuck->container && !several) continue;
+            member->bound_ns = now_ns;
+            member->bound_launches = member->digest.launches;
+            member->bound_waiting = 1;
+            member->spared = true;
         }
     }
 }

@@ -52,6 +52,7 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     /* Work that waits for this turn's launches may be charged meanwhile, and each may be predicted to fill the GPU. */
     uint64_t others = member->bound_waiting > 1 ? member->bound_waiting - 1 : 0;
     uint64_t relief = arbiter->tuning.quantum_ns / 2 + others * arbiter->tuning.depth_ns;
+    if (member->spared) relief = (uint64_t)member->spare_ns;
     if (member->relieved) {
         credit = (int64_t)cot_larger((uint64_t)credit, relief);
         budget = cot_larger(budget, relief);
@@ -223,7 +224,10 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     bool together = !other && cot_gang_is_limited(arbiter, holder);
     if (!other && !together) {
         holder->lent = false;
-        keep_alone(arbiter, gpu, holder);
+        uint64_t since = gpu->now_ns - cot_smaller(holder->granted_ns, gpu->now_ns);
+        bool again = holder->granted_ns < holder->bound_ns || since >= 2 * arbiter->tuning.quantum_ns;
+        if (holder->spared && again) grant_gpu(arbiter, gpu, holder, false);
+        else keep_alone(arbiter, gpu, holder);
         return;
     }
     uint64_t now = gpu->now_ns, left = 0;
@@ -322,6 +326,7 @@ void cot_arbiter_decide(struct cot_arbiter *arbiter, uint64_t now_ns, struct cot
         cot_advance(arbiter, &arbiter->gpus[at], now_ns);
         cot_cap_credits(arbiter, &arbiter->gpus[at]);
     }
+    cot_spare_launches(arbiter, now_ns);
     /* Each pass makes progress on at least one GPU; a GPU can be closed, freed and granted once per round. */
     for (uint32_t pass = 0; round.progressed && pass < 4 * COT_ARBITER_GPUS; pass++) {
         round.progressed = false;

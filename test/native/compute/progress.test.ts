@@ -45,13 +45,18 @@ test('gangs that come before one another on different GPUs take turns', (t) => {
   }
 });
 
-// What kernels wait for another container's is charged to them, and the debt delays that container's partner. With 10 %
-// each 1 of these 24 jobs ends in the 20 s of a run (docs/develop/interposer.md), so nothing is asked of less than 25 %.
-test('most jobs over three containers with 25 % each end', (t) => {
-  const args = ['job', '1', '24', '25'];
-  const { status, stdout, stderr } = spawnSync(join(BUILD, 'tests/progress'), args, { encoding: 'utf8' });
-  t.is(status, 0, `${stdout}${stderr}`);
-  const result = JSON.parse(stdout) as Record<'scenarios' | 'ended_without_gate' | 'ended', number>;
-  t.is(result.ended_without_gate, result.scenarios);
-  t.true(result.ended >= 20, stdout);
-});
+// What kernels wait for another container's is charged to them, and the debt delayed that container's partner: of these 24
+// jobs, which take 70 ms without a gate, 1 ended in the 20 s of a run with 10 % each, and 20 with 25 %.
+for (const [percent, least] of [
+  [10, 18],
+  [25, 24],
+] as const) {
+  test(`jobs over three containers with ${percent} % each end, ${least} of 24 in 20 s`, (t) => {
+    const args = ['job', '1', '24', String(percent)];
+    const { status, stdout, stderr } = spawnSync(join(BUILD, 'tests/progress'), args, { encoding: 'utf8' });
+    t.is(status, 0, `${stdout}${stderr}`);
+    const result = JSON.parse(stdout) as Record<'scenarios' | 'ended_without_gate' | 'ended', number>;
+    t.is(result.ended_without_gate, result.scenarios);
+    t.true(result.ended >= least, stdout);
+  });
+}
