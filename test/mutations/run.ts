@@ -1,6 +1,6 @@
 // Whether the tests of the driver's rules notice mistakes: each verb of the interposer is made `pass`, and places of the
 // simulated driver, drawn by lot, are changed; each time the rules and the native tests beside them run until one fails.
-//   node test/mutations/run.ts [--places N] [--seed S] [--only verbs|places] [--aim PERCENT]
+//   node test/mutations/run.ts [--places N] [--seed S] [--only verbs|places] [--verbs REGEX] [--aim PERCENT]
 // prints a line for each mutation, and ends with 1 if fewer than the aim were noticed. It works on a copy of native/.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -18,6 +18,7 @@ const { values } = parseArgs({
     places: { type: 'string', default: '50' },
     seed: { type: 'string', default: '1' },
     only: { type: 'string' },
+    verbs: { type: 'string', default: '' },
     aim: { type: 'string', default: '90' },
   },
 });
@@ -37,6 +38,7 @@ const OF_VERBS: readonly Test[] = [
   DIFFERENTIAL,
   ...MEMORY,
   { file: RULES, match: 'preloaded in a grant, *' },
+  { file: 'test/native/compute/random-streams.test.ts' },
   { file: 'test/native/compute/gate.test.ts' },
   ...filesIn('test/native/interposer/symbols/*.test.ts'),
 ];
@@ -90,6 +92,7 @@ async function judge(what: string, tests: readonly Test[]): Promise<void> {
 async function changeVerbs(): Promise<void> {
   const sources = readSources();
   for (const [row = '', verb, group] of sources.cudaVerbs.matchAll(/^= (?!pass)(\S+) (\S+): .*$/gm)) {
+    if (!new RegExp(values.verbs).test(`${verb} ${group}`)) continue;
     const mutated = generate({ ...sources, cudaVerbs: sources.cudaVerbs.replace(row, '= pass mutated: a mutation') });
     const kept = new Map<string, string>();
     for (const [path, content] of mutated) {
