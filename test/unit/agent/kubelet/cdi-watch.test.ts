@@ -224,8 +224,9 @@ async function writtenInPieces(t: ExecutionContext) {
     await new Promise((resolve) => setTimeout(resolve, 15));
   }
   write(text);
-  const isNew = () => existsSync(at.own) && readFileSync(at.own, 'utf8').includes('595.10');
-  await eventually(() => isNew() || undefined, 'the new one is there');
+  const isWhole = () =>
+    cdi.devicesFor([TWO], [])[0] === ours(TWO)[0] && readFileSync(at.own, 'utf8').includes('595.10');
+  await eventually(() => isWhole() || undefined, 'the new one is there');
   await new Promise((resolve) => setTimeout(resolve, 50));
   clearInterval(reader);
   t.deepEqual(cdi.devicesFor([ONE, TWO], []), ours(ONE, TWO));
