@@ -49,7 +49,8 @@ const boardOf = (wanted: string): Board => {
   return found;
 };
 
-const TIMES: Labels = { __rate_interval: '4m', __interval: '1m', __range: '1h' };
+/** The hour ends two minutes after a step of five, whatever the time is: what happened before that step is ranked. */
+const TIMES: Labels = { __rate_interval: '5m', __interval: '1m', __range: '1h' };
 /** As Grafana sends it. */
 const sent = (expr: string, chosen: Chosen): string =>
   expr.replace(/\$\{?([a-z_]\w*)\}?/gi, (_, name: string) => chosen.get(name) ?? TIMES[name] ?? '.+');
@@ -61,7 +62,7 @@ function rowOf(panel: Panel, labels: Labels): Labels {
   return Object.fromEntries(Object.entries(labels).map(([name, value]) => [names[name] ?? name, value]));
 }
 
-/** What can be clicked in a panel: for each query and link, the first series that has it. */
+/** What can be clicked in a panel: for each query and link, the first series that has it, by its labels. */
 async function clicksOf(recorded: Recorded, panel: Panel, chosen: Chosen): Promise<readonly Click[]> {
   const config = field(panel.json, 'fieldConfig');
   const isTable = textAt(panel.json, 'type') === 'table';
@@ -77,7 +78,9 @@ async function clicksOf(recorded: Recorded, panel: Panel, chosen: Chosen): Promi
       ? panel.targets.slice(0, 1)
       : panel.targets.filter(({ refId }) => (matcher ?? refId) === refId);
     for (const { expr } of targets) {
-      const [first] = await recorded.prometheus.query(sent(expr, chosen), recorded.toSeconds);
+      // Prometheus answers in no order.
+      const answer = await recorded.prometheus.query(sent(expr, chosen), recorded.toSeconds);
+      const [first] = answer.toSorted((a, b) => (JSON.stringify(a.metric) < JSON.stringify(b.metric) ? -1 : 1));
       if (first === undefined) continue;
       const labels = isTable ? rowOf(panel, first.metric) : first.metric;
       clicks.push({ panel, title: textAt(link, 'title') ?? '', url: textAt(link, 'url') ?? '', labels });
