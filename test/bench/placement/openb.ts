@@ -25,6 +25,8 @@ export type Task = {
   readonly models: readonly string[];
   /** Equal for tasks that ask for the same of CPU, GPUs and models. */
   readonly shape: number;
+  /** From its creation to its deletion; undefined where the list has no times. */
+  readonly seconds: number | undefined;
 };
 
 export type PodList = { readonly name: string; readonly tasks: readonly Task[] };
@@ -85,7 +87,8 @@ export function readTrace(folder: string): Trace {
       shapes.set(key, shape);
       const [cpu, gpus, milli] = amounts.map(Number) as [number, number, number];
       const models = row.gpu_spec ? row.gpu_spec.split('|') : [];
-      return { cpu, memory: Number(row.memory_mib), gpus, milli: gpus === 0 ? 0 : milli, models, shape };
+      const seconds = row.deletion_time ? Number(row.deletion_time) - Number(row.creation_time) : undefined;
+      return { cpu, memory: Number(row.memory_mib), gpus, milli: gpus === 0 ? 0 : milli, models, shape, seconds };
     });
     return { name: PODS.exec(file)?.[1] ?? file, tasks };
   });
@@ -109,7 +112,7 @@ export type Policy = {
   placed?(task: Task, machine: Machine): boolean;
 };
 
-const demandOf = ({ gpus, milli }: Task): number => gpus * milli;
+export const demandOf = ({ gpus, milli }: Task): number => gpus * milli;
 
 export function fits(task: Task, { model, freeCpu, freeMemory, free }: Machine): boolean {
   if (task.cpu > freeCpu || task.memory > freeMemory) return false;
@@ -142,46 +145,73 @@ export type ReplayOptions = {
   readonly names?: number;
 };
 
+type Cluster = {
+  /** Of all GPUs. */
+  readonly totalMilli: number;
+  /** Where the policy has put it; undefined: it fits nowhere. */
+  place(task: Task): Placed | undefined;
+  remove(task: Task, placed: Placed): void;
+};
+type Placed = { readonly machine: Machine; readonly gpus: readonly number[] };
+
+/** `names` gives the order of nodes. */
+export function createCluster(
+  { trace, list, policy, names }: Required<Omit<ReplayOptions, 'seed'>>,
+  random: Random,
+): Cluster {
+  const machines = shuffled(trace.machines, randomOf(names)).map((one) => ({ ...one, free: [...one.free] }));
+  const choose = policy.begin(machines, list.tasks, random);
+  /** By shape, and then by machine. */
+  let cache: { version: number; choice: Choice }[][] = [];
+  const change = ({ cpu, memory, milli }: Task, { machine, gpus }: Placed, sign: number): void => {
+    machine.freeCpu += sign * cpu;
+    machine.freeMemory += sign * memory;
+    for (const gpu of gpus) machine.free[gpu] = (machine.free[gpu] ?? 0) + sign * milli;
+    machine.version += 1;
+  };
+  return {
+    totalMilli: 1000 * machines.reduce((sum, { free }) => sum + free.length, 0),
+    place(task) {
+      cache[task.shape] ??= [];
+      const known = cache[task.shape] as { version: number; choice: Choice }[];
+      let best: { at: number; choice: Choice } | undefined;
+      let equal = 0;
+      for (const [at, machine] of machines.entries()) {
+        if (!fits(task, machine)) continue;
+        let one = known[at];
+        if (one?.version !== machine.version) {
+          one = { version: machine.version, choice: choose(task, machine) };
+          known[at] = one;
+        }
+        const ahead = best === undefined ? 1 : one.choice.score - best.choice.score;
+        equal = ahead > 0 ? 1 : ahead === 0 ? equal + 1 : equal;
+        if (ahead > 0 || (ahead === 0 && policy.ties === 'random' && random() * equal < 1))
+          best = { at, choice: one.choice };
+      }
+      if (!best) return undefined;
+      const placed = { machine: machines[best.at] as Machine, gpus: best.choice.gpus };
+      change(task, placed, -1);
+      if (policy.placed?.(task, placed.machine)) cache = [];
+      return placed;
+    },
+    remove: (task, placed) => change(task, placed, 1),
+  };
+}
+
 /**
  * Percent of all GPUs that are allocated when as much as there is has been requested: by the last task with which the
  * requested part rounds to 100 %, as FGD's tables have it. A task that fits nowhere is dropped, and counts as requested.
  */
 export function replay({ trace, list, policy, seed, names = seed }: ReplayOptions): number {
-  const machines = shuffled(trace.machines, randomOf(names)).map((one) => ({ ...one, free: [...one.free] }));
-  const total = 1000 * machines.reduce((sum, { free }) => sum + free.length, 0);
   const random = randomOf(seed * 31 + 7);
+  const total = 1000 * trace.machines.reduce((sum, { free }) => sum + free.length, 0);
   const tasks = arrivals(list.tasks, 1.005 * total, random);
-  const choose = policy.begin(machines, list.tasks, random);
-  /** By shape, and then by machine. */
-  let cache: { version: number; choice: Choice }[][] = [];
+  const cluster = createCluster({ trace, list, policy, names }, random);
   let [requested, allocated] = [0, 0];
   for (const task of tasks) {
     requested += demandOf(task);
     if (requested >= 1.005 * total) break;
-    cache[task.shape] ??= [];
-    const known = cache[task.shape] as { version: number; choice: Choice }[];
-    let best: { at: number; choice: Choice } | undefined;
-    let equal = 0;
-    for (const [at, machine] of machines.entries()) {
-      if (!fits(task, machine)) continue;
-      let one = known[at];
-      if (one?.version !== machine.version) {
-        one = { version: machine.version, choice: choose(task, machine) };
-        known[at] = one;
-      }
-      const ahead = best === undefined ? 1 : one.choice.score - best.choice.score;
-      equal = ahead > 0 ? 1 : ahead === 0 ? equal + 1 : equal;
-      if (ahead > 0 || (ahead === 0 && policy.ties === 'random' && random() * equal < 1))
-        best = { at, choice: one.choice };
-    }
-    if (!best) continue;
-    const machine = machines[best.at] as Machine;
-    machine.freeCpu -= task.cpu;
-    machine.freeMemory -= task.memory;
-    for (const gpu of best.choice.gpus) machine.free[gpu] = (machine.free[gpu] ?? 0) - task.milli;
-    machine.version += 1;
-    allocated += demandOf(task);
-    if (policy.placed?.(task, machine)) cache = [];
+    if (cluster.place(task)) allocated += demandOf(task);
   }
   return (100 * allocated) / total;
 }

@@ -4,6 +4,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Bench } from '../bench.ts';
 import type { Goal, Row } from '../row.ts';
+import { churn, hasTimes } from './churn.ts';
 import { type PodList, type Policy, readTrace, replay, type Trace } from './openb.ts';
 import { binpack, fragmentation, spread } from './ours.ts';
 import { bestFit, fgd, fgdRandomTies, firstFit, hami, hamiGpuBinpack, random } from './peers.ts';
@@ -12,6 +13,7 @@ const POLICIES = [random, bestFit, firstFit, fgd, fgdRandomTies, hami, hamiGpuBi
 /** As in the published tables. */
 const SEEDS = [42, 43, 44, 45, 46, 47, 48, 49, 50, 51];
 const QUICK_SEEDS = [42];
+const CHURN_SEEDS = 3;
 /** Another order of the same nodes. */
 const OTHER_NAMES = 1000;
 /** Of GPUs, on the list `default`; on all lists more than FGD's published result. */
@@ -70,6 +72,26 @@ function rowsOf(list: PodList, { trace, folder, seeds }: Run, note: (text: strin
   ];
 }
 
+/** Of arrivals and departures; on `default` alone, whose pods are those that were there. */
+function churnRowsOf(list: PodList, { trace, seeds }: Run, note: (text: string) => void): readonly Row[] {
+  return POLICIES.flatMap((policy): readonly Row[] => {
+    const runs = seeds.slice(0, CHURN_SEEDS).map((seed) => churn(trace, list, policy, seed));
+    const row = (name: string, unit: string, measure: (run: (typeof runs)[number]) => number): Row => ({
+      name: `placement.churn.${list.name}.${policy.name}.${name}`,
+      value: mean(runs.map(measure)),
+      unit,
+      reference: null,
+    });
+    const rows = [
+      row('allocated_percent', '%', ({ allocatedPercent }) => allocatedPercent),
+      row('wait_mean_s', 's', ({ meanWaitSeconds }) => meanWaitSeconds),
+      row('wait_p99_s', 's', ({ p99WaitSeconds }) => p99WaitSeconds),
+    ];
+    note(`churn ${policy.name}: ${rows.map(({ value, unit }) => `${value?.toFixed(1)} ${unit}`).join(', ')}`);
+    return rows;
+  });
+}
+
 export const placement: Bench = {
   name: 'placement',
   what: 'how full a cluster becomes under our placement policies and those of others, on a trace (--trace DIR)',
@@ -82,6 +104,10 @@ export const placement: Bench = {
     }
     const trace = readTrace(folder);
     const seeds = quick ? QUICK_SEEDS : SEEDS;
-    return trace.lists.flatMap((list) => rowsOf(list, { trace, folder, seeds }, note));
+    const run = { trace, folder, seeds };
+    return trace.lists.flatMap((list) => [
+      ...rowsOf(list, run, note),
+      ...(list.name === 'default' && hasTimes(list) ? churnRowsOf(list, run, note) : []),
+    ]);
   },
 };
