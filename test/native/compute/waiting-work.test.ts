@@ -170,8 +170,7 @@ for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
   });
 }
 
-/** On a machine that others use, too, a round says less of us than of them. */
-const MOST_ROUNDS = 12;
+const ROUNDS = 3;
 
 for (const [what, job] of [
   ['of one container', [{ percent: 50, gpus: [0, 1] }]],
@@ -192,15 +191,9 @@ for (const [what, job] of [
       for (const { longestMs } of results) t.true(longestMs < 1000, `one took ${longestMs} ms`);
       return (1000 * Math.min(...results.map(({ collectives }) => collectives))) / ms;
     };
-    const apart = await startNode(t, '--gpu', 't4', '--gpu', 't4');
     const ratios: number[] = [];
-    // A sanitizer makes launches slower, and with them what a share of the GPU is worth.
-    const isEnough = () => (SANITIZED ? ratios.length > 0 : Math.max(...ratios) >= 0.8);
-    while (!isEnough() && ratios.length < MOST_ROUNDS) {
-      // As many programs are on the processors then, and the GPUs are the ranks' alone.
-      const elsewhere = [0, 1].map((gpu) => streams(t, apart, ['busy', '1500'], { gpu }));
+    for (let round = 0; round < ROUNDS; round += 1) {
       const unshared = await run(500, ['', ''], (rank) => rank);
-      for (const { result } of elsewhere) await result;
       const busy = [0, 1].map((gpu) =>
         streams<{ kernels: number }>(t, node, ['busy', '4000'], { preload: preloadOf(job.length + gpu) }),
       );
@@ -214,7 +207,9 @@ for (const [what, job] of [
       t.log(`${shared.toFixed(0)} collectives/s, ${unshared.toFixed(0)} unshared`);
       for (const { result } of busy) t.true((await result).kernels > 500);
     }
-    t.true(isEnough(), ratios.map((ratio) => ratio.toFixed(2)).join(' '));
+    // The machine is not as quick at all times: of several rounds, the one that says most of us.
+    // A sanitizer makes launches slower, and with them what a share of the GPU is worth.
+    if (!SANITIZED) t.true(Math.max(...ratios) >= 0.8, ratios.map((ratio) => ratio.toFixed(2)).join(' '));
   });
 }
 
