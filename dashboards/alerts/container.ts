@@ -32,7 +32,8 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
     summary: `${CONTAINER}: over its GPU memory limit and not stopped.`,
     description: `It has used {{ $value | humanizePercentage }} of its grant on ${GPU} for more than ${overLimit.for}. Other containers on this GPU may fail to allocate what they were granted.`,
   })),
-  // Nothing is refused to such a container, and it is not stopped. What nobody was granted it may use.
+  // The interposer refuses no allocation of such a container, and the agent does not stop it. Memory that is granted to no
+  // container is free for it to use.
   alert('CotenantUnlimitedOverGrant', 'warning', 'container', ({ overLimit }) => {
     const unlimited = `${select('cotenant_container_info', 'fence="none"')}`;
     const beyond = `(${USED} - ${LIMIT} and on (${SAME}) ${unlimited})`;

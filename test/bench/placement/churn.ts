@@ -66,7 +66,7 @@ export function churn(trace: Trace, list: PodList, policy: Policy, seed: number)
     for (let first = departures.first(); first && first.at <= next; first = departures.first()) {
       departures.removeFirst();
       advance(first.at);
-      // Who waits fits nowhere else.
+      // A pod that waits fits on no other machine.
       const machine = first.leave();
       queue = queue.filter((waiting) => !fits(waiting.task, machine) || !begin(waiting));
     }

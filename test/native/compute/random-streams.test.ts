@@ -107,6 +107,10 @@ test.serial('calls of one job over three containers have the results of before a
     return runRandomStreams(t, node, { seed: 15, steps: 40, flag }, ranks, JOB_LIMIT_MS);
   };
   const bare = await run(0, ['', '', '', '']);
+  t.true(
+    bare.every(({ ended }) => ended),
+    'it ends without a share',
+  );
   const begun = Date.now();
   const shared = await run(
     41,
