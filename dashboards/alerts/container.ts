@@ -35,14 +35,15 @@ export const CONTAINER_ALERTS: readonly Alert[] = [
   // The interposer refuses no allocation of such a container, and the agent does not stop it. Memory that is granted to no
   // container is free for it to use.
   alert('CotenantUnlimitedOverGrant', 'warning', 'container', ({ overLimit }) => {
-    const unlimited = `${select('cotenant_container_info', 'fence="none"')}`;
-    const beyond = `(${USED} - ${LIMIT} and on (${SAME}) ${unlimited})`;
-    const ungranted = `clamp_min(${USABLE} - ${select('cotenant_device_memory_allocated_bytes')}, 0)`;
+    const unlimited = select('cotenant_container_info', 'fence="none"');
+    const beyond = `((${USED} - ${LIMIT} > 0) and on (${SAME}) ${unlimited})`;
+    const together = `sum by (job, instance, gpu_uuid) (${beyond})`;
+    const ungranted = `(${USABLE} - ${select('cotenant_device_memory_allocated_bytes')})`;
     return {
-      expr: `(${beyond} - on (job, instance, gpu_uuid) group_left () ${ungranted} > 0) and ${SEEING}`,
+      expr: `(${beyond} and on (job, instance, gpu_uuid) (${together} - on (job, instance, gpu_uuid) ${ungranted} > 0)) and ${SEEING}`,
       lasts: overLimit.for,
       summary: `${CONTAINER}: without a memory limit, and it uses GPU memory that others were granted.`,
-      description: `Its memory isolation is off. Beyond its grant it uses all that is not granted on ${GPU}, and {{ $value | humanize1024 }}B more. Other containers may fail to allocate what they were granted.`,
+      description: `Its memory isolation is off, and it uses {{ $value | humanize1024 }}B more than its grant on ${GPU}. All such containers together use more than what is not granted there. Other containers may fail to allocate what they were granted.`,
     };
   }),
   // By the time of the stop: increase() of a counter that begins at 1 is 0. The maximum over the window keeps the alert

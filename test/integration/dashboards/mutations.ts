@@ -25,9 +25,9 @@ export const FAULTS: readonly (readonly [alert: string, from: string | RegExp, t
     'cotenant_container_memory_over_limit >= 0',
   ],
   ['CotenantContainerOverLimit', / and on \(job, instance\).*$/, ''],
-  ['CotenantUnlimitedOverGrant', 'fence="none"', 'fence!=""'],
-  ['CotenantUnlimitedOverGrant', '_limit_bytes > 0', '_limit_bytes'],
-  ['CotenantUnlimitedOverGrant', /clamp_min\((.*), 0\)/, '($1)'],
+  ['CotenantUnlimitedOverGrant', /sum by \(job, instance, gpu_uuid\)/, 'max by (job, instance, gpu_uuid)'],
+  ['CotenantUnlimitedOverGrant', /fence="none"/g, 'fence!=""'],
+  ['CotenantUnlimitedOverGrant', /_limit_bytes > 0/g, '_limit_bytes'],
   [
     'CotenantUnlimitedOverGrant',
     / - cotenant_device_memory_reserved_bytes/,
