@@ -128,7 +128,8 @@ for (const [type, id] of [
     t.deepEqual(account(grant), { ...account(grant), managed: before.managed + BigInt(96 * MIB), pool: 0n });
     t.is(account(grant).held, before.held + BigInt(96 * MIB));
     t.is((await client.ask(`pool-take ${pool} ${96 * MIB}`))[0], OUT_OF_MEMORY);
-    await client.must(`pool-free ${at}`);
+    await client.must(`pool-free ${at}`); // in stream order
+    await client.must('sync');
     await client.must(`pool-destroy ${pool}`);
     t.deepEqual([account(grant).held, account(grant).managed], [before.held, before.managed]);
   });

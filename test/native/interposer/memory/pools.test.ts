@@ -166,6 +166,7 @@ for (const symbol of [
     const covered = () => t.true(Number(account(place.grant, 2).pool) >= (books(place)?.pool ?? PIECE));
     covered();
     await client.must(`pool-free ${at}`);
+    await client.must('sync'); // it is freed in stream order
     for (let look = 0; look < 5; look++) {
       covered();
       await client.must('info');
