@@ -170,17 +170,24 @@ for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
   });
 }
 
-const ROUNDS = 3;
+/* Of what half of each GPU is worth without a neighbor. Ranks that do not get their GPUs at the same time reach 0.01 to
+ * 0.02 here; a busy machine, on which launches take longer, leaves 0.5 and more. How much ranks get at least when no
+ * launch is late is asked in virtual time (arbiter.test.ts, "get their share beside busy neighbors"). Containers that were
+ * found to belong together are parted for 10 s if one is late by 100 ms (native/compute/arbiter/links.c), as on a busy
+ * machine: that is one round in twenty at most. */
+const LEAST_RATIO = 0.25;
+const MOST_ROUNDS = 3;
 
 for (const [what, job] of [
   ['of one container', [{ percent: 50, gpus: [0, 1] }]],
   ['in two containers', [0, 1].map((gpu) => ({ percent: 50, gpus: [gpu] }))],
 ] as const) {
-  test.serial(`ranks ${what} keep most of their share beside busy neighbors`, async (t) => {
+  test.serial(`ranks ${what} get two GPUs at the same time beside busy neighbors`, async (t) => {
     t.timeout(120_000);
     const neighbors = [0, 1].map((gpu) => ({ percent: 50, gpus: [gpu] }));
     const { node, grants } = await bench(t, [...job, ...neighbors]);
     const preloadOf = (index: number) => grants[index]?.cuda ?? '';
+    const inOne = job.length === 1;
     let flag = 7;
     /** Collectives per second; `gpuOf`: the rank's GPU as its container numbers it. */
     const run = async (ms: number, preloads: readonly string[], gpuOf: (rank: number) => number) => {
@@ -191,25 +198,20 @@ for (const [what, job] of [
       for (const { longestMs } of results) t.true(longestMs < 1000, `one took ${longestMs} ms`);
       return (1000 * Math.min(...results.map(({ collectives }) => collectives))) / ms;
     };
-    const ratios: number[] = [];
-    for (let round = 0; round < ROUNDS; round += 1) {
+    let ratio = 0;
+    for (let round = 0; round < MOST_ROUNDS && ratio < LEAST_RATIO; round += 1) {
       const unshared = await run(500, ['', ''], (rank) => rank);
       const busy = [0, 1].map((gpu) =>
         streams<{ kernels: number }>(t, node, ['busy', '4000'], { preload: preloadOf(job.length + gpu) }),
       );
-      const inOne = job.length === 1;
-      const shared = await run(
-        3000,
-        [0, 1].map((rank) => preloadOf(inOne ? 0 : rank)),
-        (rank) => (inOne ? rank : 0),
-      );
-      ratios.push(shared / (unshared / 2));
+      const preloads = [0, 1].map((rank) => preloadOf(inOne ? 0 : rank));
+      const shared = await run(3000, preloads, (rank) => (inOne ? rank : 0));
       t.log(`${shared.toFixed(0)} collectives/s, ${unshared.toFixed(0)} unshared`);
+      ratio = shared / (unshared / 2);
       for (const { result } of busy) t.true((await result).kernels > 500);
     }
-    // The machine is not as quick at all times: of several rounds, the one that says most of us.
     // A sanitizer makes launches slower, and with them what a share of the GPU is worth.
-    if (!SANITIZED) t.true(Math.max(...ratios) >= 0.8, ratios.map((ratio) => ratio.toFixed(2)).join(' '));
+    if (!SANITIZED) t.true(ratio >= LEAST_RATIO, `${ratio}`);
   });
 }
 
