@@ -53,7 +53,7 @@ test('what drivers answer otherwise is of rules, and in the page', (t) => {
 });
 
 for (const form of FORMS) {
-  test.serial(TITLES[form], async (t) => {
+  test(TITLES[form], async (t) => {
     t.timeout(4 * MOST_MS);
     const from = performance.now();
     const rules = await askRules(t, form);
