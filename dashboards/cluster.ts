@@ -21,14 +21,13 @@ import {
   USABLE,
   WHO,
 } from './builders.ts';
-import { stopsWithin } from './lib/expressions.ts';
+import { stopsWithin, usableMemory } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer, toNamespace, toNode } from './links.ts';
 
 const TARGET = ['job=~"$job"', 'instance=~"$instance"'];
-const TOTAL = ofTarget('cotenant_device_memory_total_bytes');
-/** Without what the driver reserves. Of a GPU divided by MIG only the instances have memory. */
-const MEMORY = `(${TOTAL} - ${ofTarget('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+/** Of a GPU divided by MIG only the instances have memory. */
+const MEMORY = usableMemory(ofTarget);
 const GRANTABLE_MEMORY = among(GRANTABLE, MEMORY);
 const GRANTED = ofTarget('cotenant_device_memory_allocated_bytes');
 const GRANTED_COMPUTE = `sum(${ofTarget('cotenant_device_sm_allocated_ratio')})`;

@@ -28,6 +28,7 @@ import {
   WHO,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
+import { usableMemory } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer } from './links.ts';
 
@@ -35,7 +36,7 @@ const OVER_CODE = 1;
 const BYPASS_CODE = 2;
 const GRANTED = `sum(${ofGpus('cotenant_device_memory_allocated_bytes')})`;
 const TOTAL = ofGpus('cotenant_device_memory_total_bytes');
-const USABLE_MEMORY = `(${TOTAL} - ${ofGpus('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+const USABLE_MEMORY = usableMemory(ofGpus);
 const USED = ofGpus('cotenant_container_memory_used_bytes');
 const LIMIT = `${ofGpus('cotenant_container_memory_limit_bytes')} > 0`;
 const ofSm = (metric: MetricName): string =>

@@ -1,13 +1,13 @@
 // Alerts about GPUs: missing or unhealthy ones, failed isolation checks, overcommitted, unattributed and foreign
 // memory.
+import { usableMemory } from '../lib/expressions.ts';
 import { METRICS, select } from '../lib/metrics.ts';
 import { type Alert, alert, GPU, SEEING } from './rule.ts';
 
 const TOTAL = select('cotenant_device_memory_total_bytes');
 /** GPUs that MIG does not divide; instances cannot be granted in parts. */
 const ON_GRANTABLE = `on (job, instance, gpu_uuid) ${select('cotenant_device_info', 'mig_mode="disabled"')}`;
-/** Some drivers do not report what they reserve. */
-export const USABLE = `(${TOTAL} - ${select('cotenant_device_memory_reserved_bytes')} or ${TOTAL})`;
+export const USABLE = usableMemory(select);
 const GRANTABLE = `(${USABLE} and ${ON_GRANTABLE})`;
 /** Of each GPU, the part of its memory that is not granted. */
 const FREE = `1 - ${select('cotenant_device_memory_allocated_bytes')} / ${GRANTABLE}`;

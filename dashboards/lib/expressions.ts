@@ -36,3 +36,9 @@ export const drift = (window: string, ...matchers: readonly string[]): string =>
   const rate = (counter: MetricName) => `rate(${select(counter, ...matchers)}[${window}])`;
   return `${rate('cotenant_container_sm_seconds_total')} - ${rate('cotenant_container_sm_charged_seconds_total')}`;
 };
+
+/** Memory that can be granted, of what `of` selects: without what the driver reserves, which some drivers do not report. */
+export const usableMemory = (of: (metric: MetricName) => string): string => {
+  const total = of('cotenant_device_memory_total_bytes');
+  return `(${total} - ${of('cotenant_device_memory_reserved_bytes')} or ${total})`;
+};
