@@ -40,7 +40,8 @@ export function churn(trace: Trace, list: PodList, policy: Policy, seed: number)
   const cluster = createCluster({ trace, list, policy, names: seed }, random);
   const workPerPod = list.tasks.reduce((sum, task) => sum + demandOf(task) * secondsOf(task), 0) / list.tasks.length;
   const meanGap = workPerPod / cluster.totalMilli;
-  const departures = createQueue();
+  /** The next one is the last. */
+  const departures: Departure[] = [];
   const waits: number[] = [];
   let queue: Waiting[] = [];
   let [now, allocated, area] = [0, 0, 0];
@@ -59,12 +60,13 @@ export function churn(trace: Trace, list: PodList, policy: Policy, seed: number)
       allocated -= demandOf(task);
       return placed.machine;
     };
-    departures.add({ at: now + secondsOf(task), leave });
+    const at = now + secondsOf(task);
+    departures.splice(departures.findLastIndex((other) => other.at > at) + 1, 0, { at, leave });
     return true;
   };
   for (let next = 0; next < SECONDS; next += -Math.log(1 - arrives()) * meanGap) {
-    for (let first = departures.first(); first && first.at <= next; first = departures.first()) {
-      departures.removeFirst();
+    for (let first = departures.at(-1); first && first.at <= next; first = departures.at(-1)) {
+      departures.pop();
       advance(first.at);
       // A pod that waits fits on no other machine.
       const machine = first.leave();
@@ -81,35 +83,5 @@ export function churn(trace: Trace, list: PodList, policy: Policy, seed: number)
     allocatedPercent: (100 * area) / (now - LONGEST_SECONDS) / cluster.totalMilli,
     meanWaitSeconds: waits.reduce((sum, one) => sum + one, 0) / waits.length,
     p99WaitSeconds: waits[Math.floor(0.99 * waits.length)] ?? 0,
-  };
-}
-
-/** A binary heap by time. */
-function createQueue() {
-  const heap: Departure[] = [];
-  const isBefore = (one: number, other: number) => (heap[one]?.at ?? Infinity) < (heap[other]?.at ?? Infinity);
-  const swap = (one: number, other: number) => {
-    [heap[one], heap[other]] = [heap[other] as Departure, heap[one] as Departure];
-  };
-  return {
-    first: () => heap[0],
-    add(departure: Departure) {
-      heap.push(departure);
-      for (let at = heap.length - 1; at > 0; at = (at - 1) >> 1) {
-        if (!isBefore(at, (at - 1) >> 1)) break;
-        swap(at, (at - 1) >> 1);
-      }
-    },
-    removeFirst() {
-      const last = heap.pop();
-      if (!last || heap.length === 0) return;
-      heap[0] = last;
-      for (let at = 0; ; ) {
-        const child = isBefore(2 * at + 2, 2 * at + 1) ? 2 * at + 2 : 2 * at + 1;
-        if (!isBefore(child, at)) break;
-        swap(at, child);
-        at = child;
-      }
-    },
   };
 }
