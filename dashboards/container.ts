@@ -33,6 +33,8 @@ const rate = (counter: MetricName): string => max(`rate(${of(counter)}[$__rate_i
 const increase = (counter: MetricName, within: string): string => `sum(increase(${of(counter)}[${within}]))`;
 const LIMIT = `(${of('cotenant_container_memory_limit_bytes')} > 0)`;
 const ON_ITS_GPUS = `and on (job, instance, gpu_uuid) ${of('cotenant_container_info')}`;
+/** Of all containers on its GPUs. */
+const ALL_COMPUTE = `rate(${onNodes('cotenant_container_sm_seconds_total')}[$__rate_interval]) ${ON_ITS_GPUS}`;
 /** An idle GPU lowers its clocks, which is no news. */
 const LOWERED = select('cotenant_device_throttle_reason', ...TARGET, 'reason!="idle"');
 const LAST_STOP = of('cotenant_container_last_kill_timestamp_seconds');
@@ -119,15 +121,10 @@ const SLOW: readonly Panel[] = [
   ),
   graph(
     'Compute of all containers on its GPUs',
-    'Fraction of its GPUs that each container on them used, of those with the most, stacked: the neighbors that make it slow. A line leads to the board of that container.',
+    'Fraction of its GPUs that each container on them used, of those with the most, stacked: the neighbors that make it slow. Dashed: all together. A line leads to the board of that container.',
     { span: 12, unit: 'percentunit', as: 'stack', links: [toContainer] },
-    [
-      top(
-        4,
-        `sum by (${WHO}) (rate(${onNodes('cotenant_container_sm_seconds_total')}[$__rate_interval]) ${ON_ITS_GPUS})`,
-      ),
-      WHO_LEGEND,
-    ],
+    [top(4, `sum by (${WHO}) (${ALL_COMPUTE})`), WHO_LEGEND],
+    [`sum(${ALL_COMPUTE})`, 'all', line('text')],
   ),
   graph(
     'Sampled and charged compute',

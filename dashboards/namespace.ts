@@ -1,6 +1,19 @@
 // The board "Namespace": what a team has, uses, wastes and was refused, and which grants would be enough.
 import { boardOf, stopMarks, variable } from './board.ts';
-import { answers, color, graph, line, ORANGE_FROM_ONE, others, type Panel, row, table, top, WHO } from './builders.ts';
+import {
+  answers,
+  graph,
+  line,
+  ORANGE_FROM_ONE,
+  others,
+  type Panel,
+  REST,
+  row,
+  table,
+  top,
+  topOfTwo,
+  WHO,
+} from './builders.ts';
 import { stopsWithin } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer } from './links.ts';
@@ -80,7 +93,7 @@ const UTILIZATION: readonly Panel[] = [
     'Memory of the largest containers as the driver reports it, and of all others together, stacked. Line: sum of the grants. The gap is wasted: no other container can have it.',
     { span: 12, unit: 'bytes', as: 'stack', links: [toContainer] },
     [top(4, by(USED)), SHORT],
-    [others(4, by(USED)), 'others', [color('text')]],
+    [others(4, by(USED)), 'others', REST],
     [`sum(${LIMIT})`, 'granted', line('orange')],
   ),
   graph(
@@ -88,14 +101,14 @@ const UTILIZATION: readonly Panel[] = [
     'Compute of the containers with the most, and of all others together, in GPUs, stacked. Line: sum of the compute grants.',
     { span: 12, unit: 'short', as: 'stack', links: [toContainer] },
     [top(4, by(COMPUTE)), SHORT],
-    [others(4, by(COMPUTE)), 'others', [color('text')]],
+    [others(4, by(COMPUTE)), 'others', REST],
     [`sum(${COMPUTE_LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Granted but unused',
     'Memory that was granted and is not used, of the containers with the most.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(4, by(`clamp_min(${LIMIT} - ${USED}, 0)`)), SHORT],
+    [topOfTwo(4, WHO, (some) => by(`clamp_min(${some(LIMIT)} - ${USED}, 0)`)), SHORT],
   ),
   table(
     'Most compute in 24 hours',

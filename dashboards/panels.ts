@@ -19,12 +19,14 @@ import {
   type Panel,
   property,
   RED_FROM_ONE,
+  REST,
   rate,
   row,
   steps,
   table,
   timeline,
   top,
+  topOfTwo,
   WHO,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
@@ -135,7 +137,7 @@ const EACH_GPU: readonly Panel[] = [
     'Memory of the largest containers as the driver reports it, and of all others together, stacked. "no grant": containers without a grant. "unattributed": memory that the driver reports for no container, such as managed memory. Lines: sum of the grants, and memory of the GPU. Normal: below the grants.',
     { span: 9, unit: 'bytes', as: 'stack', links: [toContainer] },
     [top(4, byContainer(USED)), SHORT_WHO],
-    [others(4, byContainer(USED)), 'others', [color('text')]],
+    [others(4, byContainer(USED)), 'others', REST],
     [`sum(${ofGpus('cotenant_foreign_memory_used_bytes')})`, 'no grant', [color('red')]],
     [
       `sum(${ofGpus('cotenant_device_memory_unattributed_bytes')})`,
@@ -150,7 +152,7 @@ const EACH_GPU: readonly Panel[] = [
     'Fraction of the GPU that the kernels of each container used, of those with the most and of all others together, stacked. Line: sum of the compute grants. A container above its grant borrows what others leave, or is not held by the arbiter.',
     { span: 9, unit: 'percentunit', as: 'stack', links: [toContainer] },
     [top(4, byContainer(rate('cotenant_container_sm_seconds_total'))), SHORT_WHO],
-    [others(4, byContainer(rate('cotenant_container_sm_seconds_total'))), 'others', [color('text')]],
+    [others(4, byContainer(rate('cotenant_container_sm_seconds_total'))), 'others', REST],
     [`sum(${rate('cotenant_foreign_sm_seconds_total')})`, 'no grant', [color('red')]],
     [`sum(${ofGpus('cotenant_device_sm_allocated_ratio')})`, 'granted', line('orange')],
   ).height(EACH_HEIGHT),
@@ -180,7 +182,7 @@ const SATURATION: readonly Panel[] = [
     'Memory relative to limit',
     'Used memory relative to the grant, of the containers closest to it. From 95 % allocations may be denied; above 100 % the agent stops the container.',
     { span: 12, unit: 'percentunit', links: [toContainer] },
-    [top(6, `max by (${WHO}) (${USED} / (${LIMIT}))`), SHORT_WHO],
+    [topOfTwo(6, WHO, (some) => `max by (${WHO}) (${some(USED)} / (${LIMIT}))`), SHORT_WHO],
   )
     .thresholds(steps([null, 'green'], [CONFIGURATION.nearLimit.ratio, 'orange'], [1, 'red']))
     .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.Line)),
@@ -333,7 +335,9 @@ const CONTAINERS: readonly Panel[] = [
   )
     .height(8)
     .unit('bytes')
-    .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)])
+    // Those over their grants are on the first screen.
+    .sortBy(['State', 'Used'].map((name) => new common.TableSortByFieldStateBuilder().displayName(name).desc(true)))
+    .overrideByName('Isolation', [property('custom.width', 84)])
     .overrideByName('State', [
       property('unit', 'none'),
       property('mappings', [mapping({ 0: { text: 'within' }, 1: { text: 'over', color: 'red' } })]),
