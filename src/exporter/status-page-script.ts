@@ -112,7 +112,7 @@ const listed = (names) => names.slice(0, SHOWN).join(', ') + (names.length > SHO
 const wrongIn = (snapshot) => {
   const gpus = snapshot.devices.filter((d) => d.fault || !d.gpu.healthy).map((d) => 'GPU ' + d.gpu.index);
   const tenants = snapshot.containers.filter((c) => stateOf(c).length).map((c) => nameOf(c) + ' ' + stateOf(c)[0]);
-  return [gpus.length ? gpus.length + ' with a fault: ' + listed(gpus) : '', tenants.length ? tenants.length + ' of ' + snapshot.containers.length + ' tenants: ' + listed(tenants) : '']
+  return [gpus.length ? gpus.length + ' of ' + snapshot.devices.length + ' GPUs with a fault: ' + listed(gpus) : '', tenants.length ? tenants.length + ' of ' + snapshot.containers.length + ' containers: ' + listed(tenants) : '']
     .filter((text) => text !== '').join('; ');
 };
 const FENCES = { interposer: 'good', driver: 'good', agent: 'fair', none: 'poor' };

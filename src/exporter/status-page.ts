@@ -61,9 +61,9 @@ export const STATUS_PAGE = `<!doctype html>
 <p id="well" role="status"></p>
 <form id="open" hidden><label>Token <input name="token" type="password" autocomplete="off" required></label> <button>Open</button></form>
 <h2 id="gpus-title">GPUs</h2>
-${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Tenants', '#Temperature', '#Power')}
-<h2 id="tenants-title">Tenants</h2>
-${table('tenants', 'Tenant', '#GPU', 'Memory', '#Compute', ...PAST, 'Isolation', 'Enforcement', 'State')}
+${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Containers', '#Temperature', '#Power')}
+<h2 id="tenants-title">Containers</h2>
+${table('tenants', 'Container', '#GPU', 'Memory', '#Compute', ...PAST, 'Isolation', 'Enforcement', 'State')}
 <section id="assigned-section" hidden>
 <h2 id="assigned-title">GPUs of other device plugins</h2>
 ${table('assigned', 'Container', '#GPU', 'Mode', '#Memory', '#Compute', ...PAST, '#Processes')}

@@ -3,7 +3,8 @@
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/text.ts';
-import { columns, containerName } from './node-table.ts';
+import { columns } from './columns.ts';
+import { containerName } from './node-table.ts';
 
 export const HEAD = [
   'NODE',
@@ -13,8 +14,8 @@ export const HEAD = [
   'GRANTED MiB',
   'USABLE',
   'USED',
-  'CORES',
-  'TENANTS',
+  'COMPUTE',
+  'CONTAINERS',
   'MODE',
   '',
 ];
@@ -34,10 +35,13 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
     );
   });
   const share = totals.usableBytes > 0 ? ` (${Math.floor((totals.grantedBytes / totals.usableBytes) * 100)}%)` : '';
+  const faulty = nodes
+    .flatMap(({ gpus }) => gpus)
+    .filter(({ fault, healthy }) => fault !== undefined || healthy === false).length;
   const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';
   const sums = [
     `Granted/usable GPU memory: ${number(totals.grantedBytes)}/${usable} MiB${share}`,
-    `${count(totals.gpus, 'GPU')} on ${count(totals.nodes, 'node')}`,
+    `${count(totals.gpus, 'GPU')}${faulty > 0 ? ` (${faulty} with a fault)` : ''} on ${count(totals.nodes, 'node')}`,
     `${count(totals.containers, 'container')} with a share`,
     `${count(pending.length, 'pod')} pending`,
   ];

@@ -1,25 +1,10 @@
 // One node as text: tables of GPUs, tenants and recent actions. Pure.
 import type { Snapshot, SnapshotContainer } from '../../agent/snapshot/snapshot.ts';
 import { MIB } from '../../common/quantity.ts';
-import { oneCell, oneLine } from '../lib/text.ts';
+import { oneLine } from '../lib/text.ts';
+import { fitted, startOf, type Yielding } from './columns.ts';
 
 export const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.round(bytes / MIB)));
-
-type Align = 'left' | 'right';
-
-/** Columns as wide as their widest cell. Cells cannot send control characters to a terminal. */
-export function columns(table: readonly (readonly string[])[], align: readonly Align[] = []): string[] {
-  const rows = table.map((row) => row.map((cell) => oneCell(cell)));
-  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)));
-  return rows.map((row) =>
-    row
-      .map((cell, column) =>
-        align[column] === 'right' ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0),
-      )
-      .join('  ')
-      .trimEnd(),
-  );
-}
 
 function bar(used: number, total: number, width = 16): string {
   const filled = total > 0 ? Math.min(width, Math.round((used / total) * width)) : 0;
@@ -43,7 +28,24 @@ export function stateOf(container: SnapshotContainer): string {
 const WITHIN = 'within';
 export const isWell = (container: SnapshotContainer): boolean => stateOf(container) === WITHIN;
 
-export function gpuRows(snapshot: Snapshot): string[] {
+/** What is left out of the tables of `cotenant inspect` on a narrow terminal: bars, policies, then less and less important. */
+const OF_GPUS: Yielding = { going: [2, 8, 7, 6, 5], name: 16, end: 7 };
+const OF_TENANTS: Yielding = { going: [2, 6, 8, { column: 7, shortest: 7 }, 7, 9, 5], name: 36, end: 21 };
+
+/** What is well and what is not, as a sentence that fits any terminal. */
+export function standing({ devices, containers, foreign, self }: Snapshot): string {
+  if (!self.up) return '';
+  const count = (found: number, of: number, what: string, is: string) =>
+    found === 0 ? [] : [`${found} of ${of} ${what}${of === 1 ? '' : 's'} ${is}`];
+  const wrong = [
+    ...count(devices.filter(({ gpu, fault }) => fault || !gpu.healthy).length, devices.length, 'GPU', 'with a fault'),
+    ...count(containers.filter((one) => !isWell(one)).length, containers.length, 'container', 'with a problem'),
+    ...(foreign.length > 0 ? [`${foreign.length} without a grant`] : []),
+  ];
+  return wrong.join(', ') || 'all well';
+}
+
+export function gpuRows(snapshot: Snapshot, width = Number.POSITIVE_INFINITY): readonly string[] {
   const rows = snapshot.devices.map(({ gpu, grantedBytes, containers, compute, fault }) => {
     const usable = (gpu.totalBytes ?? 0) - (gpu.reservedBytes ?? 0);
     return [
@@ -59,15 +61,21 @@ export function gpuRows(snapshot: Snapshot): string[] {
       fault ? `XID ${fault.xid}` : gpu.healthy ? '' : 'LOST',
     ];
   });
-  const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'TENANTS', 'POLICY', ''];
-  return columns([head, ...rows], ['right', 'left', 'left', 'right', 'right', 'right', 'right', 'right']);
+  const head = ['GPU', 'MODEL', '', 'USED MiB', 'USABLE', 'GRANTED', 'BUSY', 'CONTAINERS', 'POLICY', ''];
+  return fitted(
+    [head, ...rows],
+    ['right', 'left', 'left', 'right', 'right', 'right', 'right', 'right'],
+    width,
+    OF_GPUS,
+  );
 }
 
-/** The granted compute, and the limit while other containers leave compute idle. */
-function coresOf({ coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
-  if (coresPercent === 0) return '-';
+/** Percent of the GPU that its kernels used, and granted compute, with the limit while other containers leave compute
+ * idle. What is granted and not enforced is only a request. */
+export function computeOf({ smPercent, coresPercent, coresLimitPercent, compute }: SnapshotContainer): string {
   const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
-  return `${coresPercent}${most}%${compute ? '' : ' not enforced'}`;
+  const granted = coresPercent === 0 ? '-' : `${compute ? '' : '~'}${coresPercent}${most}`;
+  return `${smPercent === undefined ? '-' : Math.round(smPercent)}/${granted}`;
 }
 
 /** `undivided`: it asked for no compute, and its launches go unmanaged on a GPU whose policy would divide them. */
@@ -92,23 +100,25 @@ export const containerName = ({ namespace, pod, container }: Names): string => `
 export const tenantName = (of: Names & Pick<SnapshotContainer, 'podUid'>): string =>
   of.podUid === '' ? of.pod : containerName(of);
 
-export function tenantRows(snapshot: Snapshot): string[] {
-  const rows = snapshot.containers.map((container) => [
-    tenantName(container),
-    String(container.gpuIndex ?? '-'),
-    container.memoryKnown ? bar(container.usedBytes, container.limitBytes) : '',
-    mib(container.memoryKnown ? container.usedBytes : undefined),
-    mib(container.limitBytes),
-    container.smPercent === undefined ? '-' : `${container.smPercent}%`,
-    coresOf(container),
-    policyText(container, snapshot),
-    container.fence,
-    modeText(container),
-    stateOf(container),
-    container.grantId,
-  ]);
-  const head = ['TENANT', 'GPU', '', 'USED MiB', 'GRANT', 'SM', 'CORES', 'POLICY', 'FENCE', 'MODE', 'STATE', 'ID'];
-  return columns([head, ...rows], ['left', 'right', 'left', 'right', 'right', 'right']);
+/** Those with something wrong first. */
+export function tenantRows(snapshot: Snapshot, width = Number.POSITIVE_INFINITY): readonly string[] {
+  const rows = snapshot.containers
+    .toSorted((a, b) => Number(isWell(a)) - Number(isWell(b)))
+    .map((container) => [
+      String(container.gpuIndex ?? '-'),
+      tenantName(container),
+      container.memoryKnown ? bar(container.usedBytes, container.limitBytes) : '',
+      mib(container.memoryKnown ? container.usedBytes : undefined),
+      mib(container.limitBytes),
+      computeOf(container),
+      policyText(container, snapshot),
+      container.fence,
+      modeText(container),
+      container.grantId,
+      stateOf(container),
+    ]);
+  const head = ['GPU', 'CONTAINER', '', 'USED MiB', 'GRANT', 'COMPUTE %', 'POLICY', 'ISOLATION', 'MODE', 'ID', 'STATE'];
+  return fitted([head, ...rows], ['right', 'left', 'left', 'right', 'right', 'right'], width, OF_TENANTS);
 }
 
 export function actionRows(snapshot: Snapshot, most: number): string[] {
@@ -117,10 +127,19 @@ export function actionRows(snapshot: Snapshot, most: number): string[] {
     .map(({ atMs, action, message }) => `${new Date(atMs).toLocaleTimeString('en-GB')} ${action}: ${oneLine(message)}`);
 }
 
-/** The whole page of one node. */
-export function nodeLines(snapshot: Snapshot): string[] {
+/** The whole page of one node, as wide as the terminal. */
+export function nodeLines(snapshot: Snapshot, width = Number.POSITIVE_INFINITY): readonly string[] {
   const head = snapshot.self.up
     ? `driver ${snapshot.driverVersion}, mode ${snapshot.self.mode}`
     : `the driver does not answer: ${snapshot.self.problem}`;
-  return [oneLine(head), '', ...gpuRows(snapshot), '', ...tenantRows(snapshot), '', ...actionRows(snapshot, 5)];
+  return [
+    startOf(oneLine(head), width),
+    startOf(standing(snapshot), width),
+    '',
+    ...gpuRows(snapshot, width),
+    '',
+    ...tenantRows(snapshot, width),
+    '',
+    ...actionRows(snapshot, 5),
+  ];
 }

@@ -4,25 +4,30 @@ import { GPU, GPU_CORES, GPU_MEMORY } from '../../api/names.ts';
 import { formatBytes, MIB } from '../../common/quantity.ts';
 import { largest, type Recommendation, type Size, type Spread } from '../../policy/rightsizing.ts';
 import { oneLine } from '../lib/text.ts';
-import { columns } from './node-table.ts';
+import { fitted, type Yielding } from './columns.ts';
 
 const HEAD: readonly string[] = [
-  'CONTAINER',
   'GPUS',
+  'CONTAINER',
   'GRANT MiB',
   'P50',
   'P95',
   'P99',
   'PEAK',
-  'FITS',
-  'CORES',
+  'NEEDED',
+  'COMPUTE',
   'P50',
   'P95',
   'P99',
   'PEAK',
-  'FITS',
-  'REFUSED',
+  'NEEDED',
+  'DENIED',
 ];
+const ALIGN = HEAD.map((name) => (name === 'CONTAINER' ? ('left' as const) : ('right' as const)));
+/** Percentiles, then peaks. */
+const NARROW: Yielding = { going: [3, 4, 5, 9, 10, 11, 12, 6], name: 24, end: 6 };
+/** Of more containers only the table is read. */
+const MOST_TO_PASTE = 10;
 
 const mib = (bytes: number | undefined): string => (bytes === undefined ? '-' : String(Math.ceil(bytes / MIB)));
 const percent = (ratio: number | undefined): string => (ratio === undefined ? '-' : `${Math.round(ratio * 100)}%`);
@@ -41,8 +46,8 @@ function row(recommendation: Recommendation): readonly string[] {
     (['p50', 'p95', 'p99', 'peak'] as const).map((name) => text(largest(spreads, name)));
   const asked = maxOf(of.gpus.map(({ grantedCoresPercent }) => grantedCoresPercent));
   return [
-    nameOf(recommendation),
     String(of.gpuCount),
+    nameOf(recommendation),
     mib(maxOf(of.gpus.map(({ grantedBytes }) => grantedBytes))),
     ...spread(
       of.gpus.map((gpu) => gpu.memory),
@@ -103,10 +108,26 @@ const FLAGS: Readonly<Record<string, string>> = {
   [GPU_CORES]: '--gpu-cores',
 };
 
-export function recommendationLines(recommendations: readonly Recommendation[], source: string): readonly string[] {
+/** Those whose grant was too small, then those that need the least of theirs. */
+function inOrder(recommendations: readonly Recommendation[]): readonly Recommendation[] {
+  const isTooSmall = ({ memory, cores }: Recommendation) => (memory?.atLeast || cores?.atLeast ? 1 : 0);
+  const unused = ({ of, memory }: Recommendation) =>
+    of.gpuCount * ((maxOf(of.gpus.map(({ grantedBytes }) => grantedBytes)) ?? 0) - (memory?.amount ?? 0));
+  return recommendations.toSorted((a, b) => isTooSmall(b) - isTooSmall(a) || unused(b) - unused(a));
+}
+
+/** As wide as the terminal. */
+export function recommendationLines(
+  recommendations: readonly Recommendation[],
+  source: string,
+  width = Number.POSITIVE_INFINITY,
+): readonly string[] {
   if (recommendations.length === 0) return [`${oneLine(source)}: no container with a grant was found.`];
-  const table = columns([HEAD, ...recommendations.map(row)], ['left', ...HEAD.slice(1).map(() => 'right' as const)]);
-  return [...table, '', ...recommendations.flatMap((one) => [...toPaste(one), '']), oneLine(source)];
+  const all = inOrder(recommendations);
+  const table = fitted([HEAD, ...all.map(row)], ALIGN, width, NARROW);
+  const paste =
+    all.length > MOST_TO_PASTE ? ['For lines to paste, name a pod.', ''] : all.flatMap((one) => [...toPaste(one), '']);
+  return [...table, '', ...paste, oneLine(source)];
 }
 
 /** For programs: amounts in bytes and percent of each GPU, and what to paste as totals. */

@@ -4,7 +4,8 @@
 import { excessOf } from '../../agent/enforcement/action-record.ts';
 import type { RecentAction, Snapshot, SnapshotProcess } from '../../agent/snapshot/snapshot.ts';
 import { oneCell, oneLine } from '../lib/text.ts';
-import { columns, containerName, isWell, mib, stateOf, tenantName } from './node-table.ts';
+import { endOf, fitted, startOf, type Yielding } from './columns.ts';
+import { computeOf, containerName, isWell, mib, standing, stateOf, tenantName } from './node-table.ts';
 
 export const SORTS = ['gpu', 'memory', 'sm', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
@@ -18,9 +19,8 @@ type Look = {
 
 /** Power, temperature, tenants; then how busy it is. */
 const OF_GPUS: Yielding = { going: [5, 4, 6, 3], name: 12, end: 7 };
-/** Columns that are left out first: isolation (shortened before), share, SM. The beginning of the state is always
- * shown. */
-const OF_USERS: Yielding = { going: [{ column: 5, shortest: 7 }, 5, 4, 3], name: 16, end: 21 };
+/** Columns that are left out first: isolation (shortened before), compute. The beginning of the state is always shown. */
+const OF_USERS: Yielding = { going: [{ column: 4, shortest: 7 }, 4, 3], name: 24, end: 21 };
 
 /** A user of GPU memory: with a grant, allocated by others, or without any allocation. */
 type User = {
@@ -29,50 +29,51 @@ type User = {
   readonly usedBytes: number | undefined;
   readonly limitBytes: number | undefined;
   readonly smPercent?: number | undefined;
-  readonly share: string;
-  readonly heldBy: string;
+  readonly compute: string;
+  readonly isolation: string;
   readonly state: string;
   readonly isWell: boolean;
   readonly processes: readonly Omit<SnapshotProcess, 'inLedger'>[];
 };
 
 const percent = (value: number | undefined): string => (value === undefined ? '-' : `${Math.round(value)}%`);
-/** Long names in one namespace differ at the end. */
-const endOf = (text: string, width: number): string =>
-  text.length <= width ? text : `…${text.slice(text.length + 1 - width)}`.slice(0, width);
-const startOf = (text: string, width: number): string =>
-  text.length <= width ? text : `${text.slice(0, Math.max(0, width - 1))}…`.slice(0, width);
-
 const GIVEN = { exclusive: 'whole GPU', mig: 'instance', shared: "others' share" } as const;
 
-const WITHOUT_GRANT = { limitBytes: undefined, share: '-', heldBy: 'none' };
+const WITHOUT_GRANT = { limitBytes: undefined, isolation: 'none' };
+const computeWithoutGrant = (smPercent: number | undefined) =>
+  `${smPercent === undefined ? '-' : Math.round(smPercent)}/-`;
 
 export function usersOf(snapshot: Snapshot): readonly User[] {
   return [
-    ...snapshot.containers.map((one): User => {
-      const { coresPercent, coresLimitPercent, compute } = one;
-      const most = coresLimitPercent === undefined ? '' : `-${coresLimitPercent}`;
-      return {
+    ...snapshot.containers.map(
+      (one): User => ({
         gpuIndex: one.gpuIndex,
         name: tenantName(one),
         usedBytes: one.memoryKnown ? one.usedBytes : undefined,
         limitBytes: one.limitBytes,
         smPercent: one.smPercent,
-        // A share without enforcement is only a request.
-        share: coresPercent === 0 ? '-' : `${compute ? '' : '~'}${coresPercent}${most}%`,
-        heldBy: one.fence,
+        compute: computeOf(one),
+        isolation: one.fence,
         state: stateOf(one),
         isWell: isWell(one),
         processes: one.processes,
-      };
-    }),
+      }),
+    ),
     ...snapshot.assigned.map(
-      (one): User => ({ ...one, ...WITHOUT_GRANT, name: containerName(one), state: GIVEN[one.mode], isWell: true }),
+      (one): User => ({
+        ...one,
+        ...WITHOUT_GRANT,
+        compute: computeWithoutGrant(one.smPercent),
+        name: containerName(one),
+        state: GIVEN[one.mode],
+        isWell: true,
+      }),
     ),
     ...snapshot.foreign.map(
       (one): User => ({
         ...one,
         ...WITHOUT_GRANT,
+        compute: computeWithoutGrant(one.smPercent),
         name: one.pod === '' ? one.containerId.slice(0, 12) || one.podUid : containerName(one),
         state: 'NO GRANT',
         isWell: false,
@@ -107,7 +108,7 @@ function gpuLines(snapshot: Snapshot, width: number): readonly string[] {
       fault ? `XID ${fault.xid}` : gpu.healthy ? '' : 'LOST',
     ];
   });
-  const head = ['GPU', 'MODEL', 'USED/USABLE MiB', 'BUSY', 'TEMP', 'POWER', 'IN USE BY', 'FAULT'];
+  const head = ['GPU', 'MODEL', 'USED/USABLE MiB', 'BUSY', 'TEMP', 'POWER', 'CONTAINERS', 'FAULT'];
   return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right', 'right', 'right'], width, OF_GPUS);
 }
 
@@ -117,7 +118,7 @@ export function userLines(
   { sort, processes, width }: Look,
   first: 'wrong' | 'any' = 'any',
 ): readonly string[] {
-  const head = ['GPU', 'CONTAINER', 'USED/GRANT MiB', 'SM', 'SHARE', 'HELD BY', 'STATE'];
+  const head = ['GPU', 'CONTAINER', 'USED/GRANT MiB', 'COMPUTE %', 'ISOLATION', 'STATE'];
   const rows = usersOf(snapshot)
     .toSorted((a, b) => (first === 'wrong' ? Number(a.isWell) - Number(b.isWell) : 0) || ORDERS[sort](a, b))
     .flatMap((user) => [
@@ -125,14 +126,13 @@ export function userLines(
         String(user.gpuIndex ?? '-'),
         user.name,
         `${mib(user.usedBytes)}/${mib(user.limitBytes)}`,
-        percent(user.smPercent),
-        user.share,
-        user.heldBy,
+        user.compute,
+        user.isolation,
         user.state,
       ],
       ...(processes ? processRows(user, sort) : []),
     ]);
-  return fitted([head, ...rows], ['right', 'left', 'right', 'right', 'right'], width, OF_USERS);
+  return fitted([head, ...rows], ['right', 'left', 'right', 'right'], width, OF_USERS);
 }
 
 function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
@@ -143,53 +143,10 @@ function processRows(user: User, sort: Sort): readonly (readonly string[])[] {
       '',
       `  ${pid} ${command}`,
       mib(usedBytes),
-      percent(smPercent),
-      '',
+      smPercent === undefined ? '-' : String(Math.round(smPercent)),
       '',
       '',
     ]);
-}
-
-type Yielding = {
-  /** Columns to leave out on a narrow terminal, in this order; a column with `shortest` is shortened to that before. */
-  readonly going: readonly (number | { readonly column: number; readonly shortest: number })[];
-  /** So much of the second and of the last column is kept before others go. */
-  readonly name: number;
-  readonly end: number;
-};
-
-/** The second column shrinks first, then columns are left out, and last the state is cut. */
-function fitted(
-  table: readonly (readonly string[])[],
-  align: readonly ('left' | 'right')[],
-  width: number,
-  { going, name: leastName, end: leastEnd }: Yielding,
-): readonly string[] {
-  const plain = table.map((row) => row.map((cell) => oneCell(cell)));
-  const natural = (plain[0] ?? []).map((_, column) => Math.max(...plain.map((row) => (row[column] ?? '').length)));
-  const last = natural.length - 1;
-  const [nameWidth, endWidth] = [natural[1] ?? 0, natural[last] ?? 0];
-  const widths = new Map(natural.entries());
-  const spare = () =>
-    [...widths].reduce((left, [column, each]) => left - 2 - (column === 1 || column === last ? 0 : each), width + 2);
-  const isTight = () => spare() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
-  for (const one of going) {
-    if (!isTight()) break;
-    if (typeof one === 'number') widths.delete(one);
-    else widths.set(one.column, Math.min(widths.get(one.column) ?? 0, one.shortest));
-  }
-  const left = Math.max(0, spare());
-  const name = Math.min(nameWidth, Math.max(Math.min(leastName, Math.floor(left / 2)), left - endWidth));
-  widths.set(1, name);
-  widths.set(last, Math.min(endWidth, left - name));
-  const kept = [...widths.keys()].toSorted((a, b) => a - b);
-  const rows = plain.map((row, index) =>
-    kept.map((column) => (column === 1 && index > 0 ? endOf : startOf)(row[column] ?? '', widths.get(column) ?? 0)),
-  );
-  return columns(
-    rows,
-    kept.map((column) => align[column] ?? 'left'),
-  ).map((line) => startOf(line, width));
 }
 
 /** At least so much of a container's name is shown. */
@@ -219,13 +176,19 @@ export function topLines(snapshot: Snapshot, look: Look): readonly string[] {
   const head = snapshot.self.up
     ? `driver ${snapshot.driverVersion}, mode ${snapshot.self.mode}, sorted by ${look.sort}`
     : `the driver does not answer: ${snapshot.self.problem}`;
-  const before = [startOf(oneLine(head), look.width), '', ...gpuLines(snapshot, look.width), ''];
+  const before = [
+    startOf(oneLine(head), look.width),
+    startOf(standing(snapshot), look.width),
+    '',
+    ...gpuLines(snapshot, look.width),
+    '',
+  ];
   const after = ['', ...snapshot.recent.slice(-ACTIONS).map((action) => actionLine(action, snapshot, look.width))];
   const users = userLines(snapshot, look);
   // The cursor has the last line.
   const room = (look.height ?? Number.POSITIVE_INFINITY) - 1 - before.length - after.length;
   if (users.length <= room) return [...before, ...users, ...after];
   const shown = Math.max(LEAST_USERS, room - 1);
-  const more = startOf(`… ${users.length - shown} more lines; those with something wrong are first`, look.width);
+  const more = startOf(`… ${users.length - shown} more lines; those with a problem are first`, look.width);
   return [...before, ...userLines(snapshot, look, 'wrong').slice(0, shown), more, ...after];
 }

@@ -113,7 +113,7 @@ function label(bed: Bed, policy: string | undefined): void {
 const rowOf = (text: string, pod: string): string =>
   text
     .split('\n')
-    .find((line) => line.startsWith(pod))
+    .find((line) => ` ${line}`.includes(` ${pod}`))
     ?.replaceAll(/ +/g, ' ') ?? '';
 /** The share as `cotenant inspect` shows it for the node. */
 const topOf = async (bed: Bed, pod: string): Promise<string> =>
@@ -144,7 +144,7 @@ onCluster('compute policies come from labels and annotations and change under lo
   await metricIs(bed, 'cotenant_device_compute_policy', { gpu_uuid: gpu, policy: 'fixed', source: 'label' }, 1);
   await hold(t, bed, pids, [30, 30, 10]);
   await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.3);
-  t.regex(await topOf(bed, 'one'), / 30% fixed interposer enforce within /);
+  t.regex(await topOf(bed, 'one'), /\/30 fixed interposer enforce \w+ within$/);
   const listed = cotenant(bed, 'get', '-n', 'team');
   t.regex(listed, new RegExp(`${NODE_NAME} +all +fixed +label`));
   t.regex(rowOf(listed, 'team/one/main'), / the GPU's normal 30 30% - - - enforce node$/);
@@ -153,7 +153,7 @@ onCluster('compute policies come from labels and annotations and change under lo
   cotenant(bed, 'set', 'team/one', '--gpu-cores', '60');
   await metricIs(bed, 'cotenant_container_sm_limit_effective_ratio', { pod: 'one' }, 0.6);
   await hold(t, bed, pids, [60, 30, 10]);
-  t.regex(await topOf(bed, 'one'), / 60% fixed interposer enforce within /);
+  t.regex(await topOf(bed, 'one'), /\/60 fixed interposer enforce \w+ within$/);
   t.regex(rowOf(cotenant(bed, 'get', '-n', 'team'), 'team/one/main'), / 60 60% - - - enforce node$/);
 
   cotenant(bed, 'set', 'team/one', '--gpu-cores', '90');

@@ -84,7 +84,7 @@ test('a tenant that the agent stopped twice under one name needs more than it ha
     await eventually(async () => (await agent.snapshot())?.containers.length === 0 || undefined, 'its end');
   }
   const { out, err } = await runCotenant('recommend', '--state', agent.state);
-  t.is(out.match(/^local\/rogue\/env +1 +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
+  t.is(out.match(/^ +1 +local\/rogue\/env +- .* >1[34]\d\d +- /gm)?.length, 1, out + err);
   t.is(out.match(/^# local\/rogue\/env, at least: it was stopped for its memory$/gm)?.length, 1, out);
 });
 

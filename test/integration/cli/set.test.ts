@@ -37,7 +37,7 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
   const [shrinking] = await containersOf(agent, 'one');
   t.is(shrinking?.limitBytes, 1024 * MIB);
   t.false(shrinking?.over);
-  t.regex(cotenant('inspect', '--state', agent.state).out, /^one .* 1024 .* \d+ MiB above, tolerated +\w+$/m);
+  t.regex(cotenant('inspect', '--state', agent.state).out, /^ +\d +one .* 1024 .* \d+ MiB above, tolerated$/m);
   const counted = async () => (await agent.snapshot())?.devices[0]?.grantedBytes;
   t.is(await counted(), shrinking?.usedBytes);
   t.deepEqual(agent.audit(), []);
@@ -129,7 +129,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
     () => (row('soft +high +7 +20% +40% +20% +90% +enforce +node').test(ask('get').out) ? true : undefined),
     'it holds',
   );
-  t.regex(ask('inspect').out, /^one .* 20-40% +soft, high +interposer +enforce +within +\w+$/m);
+  t.regex(ask('inspect').out, /^ +\d +one .*\/20-40 +soft, high +interposer +enforce +\w+ +within$/m);
   const json = JSON.parse(ask('get', '--json').out);
   t.deepEqual(json.gpus, [{ where: '0', gpu: node.uuid(0), policy: 'soft', source: 'set' }]);
   t.like(json.shares[0], { name: 'one', policy: 'soft', priority: 'high', coresLimitPercent: 40, mostRatio: 0.9 });

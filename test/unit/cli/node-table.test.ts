@@ -4,12 +4,13 @@ import fc from 'fast-check';
 import type { ComputeUse } from '../../../src/agent/compute/usage-account.ts';
 import type { Snapshot, SnapshotContainer } from '../../../src/agent/snapshot/snapshot.ts';
 import { jsonText } from '../../../src/cli/lib/text.ts';
+import { columns } from '../../../src/cli/output/columns.ts';
 import {
   actionRows,
-  columns,
   gpuRows,
   nodeLines,
   policyOf,
+  standing,
   stateOf,
   tenantName,
   tenantRows,
@@ -154,9 +155,9 @@ test('GPUs show used, usable and granted memory, and missing driver data', (t) =
     }),
   );
   t.deepEqual(rows, [
-    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  TENANTS  POLICY',
-    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%        2  native',
-    ' 11  NVIDIA L4  [................]         -       0        0     -        0  native  LOST',
+    'GPU  MODEL                          USED MiB  USABLE  GRANTED  BUSY  CONTAINERS  POLICY',
+    '  0  NVIDIA L4  [########........]     11750   23500     8192   73%           2  native',
+    ' 11  NVIDIA L4  [................]         -       0        0     -           0  native  LOST',
   ]);
 });
 
@@ -164,12 +165,12 @@ test('missing driver data of a tenant is not 0, and no verdict is shown', (t) =>
   const unreported = container({ usedBytes: 0, memoryKnown: false, processesKnown: false });
   t.is(stateOf(unreported), 'unknown');
   t.is(stateOf({ ...unreported, over: true, usedBytes: 2000 * MIB }), 'OVER', 'by what is reported');
-  t.regex(tenantRows(snapshot({ containers: [unreported] }))[1] ?? '', /^trainer +0 +- +1000 .* unknown +abc123$/);
+  t.regex(tenantRows(snapshot({ containers: [unreported] }))[1] ?? '', /^ +0 +trainer +- +1000 .* abc123 +unknown$/);
   const unlisted = { ...device({ processLists: [] }), containers: undefined };
   t.regex(gpuRows(snapshot({ devices: [unlisted] }))[1] ?? '', / - +native$/);
 });
 
-test('bars of tenants never overflow, and unenforced compute shares are marked', (t) => {
+test('those with a problem are first, bars end, and unenforced compute is marked', (t) => {
   const rows = tenantRows(
     snapshot({
       containers: [
@@ -197,11 +198,35 @@ test('bars of tenants never overflow, and unenforced compute shares are marked',
     }),
   );
   t.deepEqual(rows, [
-    'TENANT   GPU                      USED MiB  GRANT   SM  CORES             POLICY      FENCE       MODE               STATE   ID',
-    'trainer    0  [########........]       500   1000  12%  -                 native      interposer  enforce            within  abc123',
-    'a          0  [################]      5000   1000  12%  25% not enforced  native      agent       report, namespace  OVER    d',
-    'b          0  [................]         0      0  12%  20-60%            soft, high  interposer  enforce            within  abc123',
+    'GPU  CONTAINER                      USED MiB  GRANT  COMPUTE %  POLICY      ISOLATION   MODE               ID      STATE',
+    '  0  a          [################]      5000   1000     12/~25  native      agent       report, namespace  d       OVER',
+    '  0  trainer    [########........]       500   1000       12/-  native      interposer  enforce            abc123  within',
+    '  0  b          [................]         0      0   12/20-60  soft, high  interposer  enforce            abc123  within',
   ]);
+});
+
+test('a full node says in one line what is wrong, and fits the terminal', (t) => {
+  const names = { namespace: 'language-models', pod: 'vllm-llama-3-70b-6d4cf56db6-100sx', container: 'main' };
+  const containers = Array.from({ length: 400 }, (_, number) =>
+    container({ ...names, podUid: `u${number}`, gpuIndex: number % 8, over: number === 398, limitBytes: 1000 * MIB }),
+  );
+  const devices = Array.from({ length: 8 }, (_, index) => device({ index, healthy: index !== 6 }, 900, 50));
+  const full = snapshot({ devices, containers });
+  t.is(standing(full), '1 of 8 GPUs with a fault, 1 of 400 containers with a problem');
+  t.is(standing(snapshot({ containers: [container()] })), 'all well');
+  t.is(standing(snapshot({ self: { ...idleSelf, up: false } })), '', 'nothing is known');
+  for (const width of [40, 80, 120]) {
+    const lines = nodeLines(full, width);
+    t.deepEqual(
+      lines.filter((line) => line.length > width),
+      [],
+      `${width}`,
+    );
+    t.is(lines[1], width === 40 ? '1 of 8 GPUs with a fault, 1 of 400 cont…' : standing(full));
+    const head = lines.findIndex((line) => /^GPU +CONTAIN/.test(line));
+    t.true(head < 24 - 1);
+    t.regex(lines[head + 1] ?? '', /0sx\/main .* OVER$/, `${width}: it is the first`);
+  }
 });
 
 test("a process grant shows its name, a pod's container all of its names", (t) => {
@@ -256,5 +281,5 @@ test('a tenant that asked for no compute is not native on a GPU that divides', (
   t.is(policyOf(container({ computePolicy: 'fixed' }), 'fixed'), 'fixed');
   const fixed = { ...device({}), compute: { policy: 'fixed', source: 'configuration' } as const };
   const [, row = ''] = tenantRows(snapshot({ devices: [fixed], containers: [container()] }));
-  t.regex(row, / - +undivided +interposer /);
+  t.regex(row, / 12\/- +undivided +interposer /);
 });

@@ -146,3 +146,25 @@ test('compute that was asked for is kept where its use was not measured', (t) =>
   t.deepEqual(lines(1), ['cotenant run --gpu-memory 700Mi --gpu-cores 30']);
   t.deepEqual(lines(2), ['cotenant run --gpus 2 --gpu-memory 1400Mi --gpu-cores 60']);
 });
+
+test('those too small come first, then those that need least, in 80 columns', (t) => {
+  const containers = Array.from({ length: 400 }, (_, number) => {
+    const memory = { p50: 0, p95: MIB, p99: MIB, peak: (900 - number) * MIB };
+    const gpu = { gpuUuid: 'GPU-0', grantedBytes: 1024 * MIB, grantedCoresPercent: 2, coresHeld: true, memory };
+    const gpus = [{ ...gpu, compute: undefined, denied: number === 7 ? 12 : 0 }];
+    const names = { namespace: 'language-models', pod: `vllm-llama-3-70b-6d4cf56db6-${number}`, container: 'main' };
+    return recommend({ ...names, plain: false, stops: 0, gpuCount: 1, gpus }, NONE);
+  });
+  const lines = recommendationLines(containers, 'here', 80);
+  t.deepEqual(
+    lines.filter((line) => line.length > 80),
+    [],
+  );
+  t.regex(lines[0] ?? '', /^GPUS {2}CONTAINER +GRANT MiB .*NEEDED.* DENIED$/);
+  t.deepEqual(
+    [1, 2, 3].map((at) => /6d4cf56db6-(\d+)\/main/.exec(lines[at] ?? '')?.[1]),
+    ['7', '399', '398'],
+  );
+  t.regex(lines[1] ?? '', / 12$/);
+  t.deepEqual(lines.slice(401), ['', 'For lines to paste, name a pod.', '', 'here']);
+});

@@ -29,12 +29,12 @@ test('grants, whole GPUs, instances and foreign use share a table, by GPU and me
     containers: [exampleContainer, { ...local, over: true, memoryKnown: true }],
   };
   t.deepEqual(userLines(snapshot, BY_GPU), [
-    'GPU  CONTAINER         USED/GRANT MiB   SM    SHARE  HELD BY     STATE',
-    '  0  plain                  7168/4096  25%  ~30-60%  interposer  OVER',
-    '  0  team/train/main        3072/4096  25%   30-60%  interposer  within',
-    '  1  0123456789ab              5120/-  35%        -  none        NO GRANT',
-    '  1  team/whole/main           1024/-  50%        -  none        whole GPU',
-    '  2  team/sliced/main             0/-    -        -  none        instance',
+    'GPU  CONTAINER         USED/GRANT MiB  COMPUTE %  ISOLATION   STATE',
+    '  0  plain                  7168/4096  25/~30-60  interposer  OVER',
+    '  0  team/train/main        3072/4096   25/30-60  interposer  within',
+    '  1  0123456789ab              5120/-       35/-  none        NO GRANT',
+    '  1  team/whole/main           1024/-       50/-  none        whole GPU',
+    '  2  team/sliced/main             0/-        -/-  none        instance',
   ]);
 });
 
@@ -52,7 +52,10 @@ test('processes stand below their container, the largest first; by SM the busies
     };
     return userLines(snapshot, { sort, processes: true, width: 80 }).slice(2);
   };
-  t.deepEqual(lines('gpu'), ['       8 large [2J              1024   5%', '       7 small                     1  20%']);
+  t.deepEqual(lines('gpu'), [
+    '       8 large [2J              1024          5',
+    '       7 small                     1         20',
+  ]);
   t.deepEqual(
     lines('sm').map((line) => line.trim().split(' ')[0]),
     ['7', '8'],
@@ -69,11 +72,11 @@ test('a missing value sorts last and is no number', (t) => {
   t.deepEqual(order('memory'), ['team/train/main', 'team/whole/main', 'team/untold/main']);
   t.deepEqual(order('sm'), ['team/whole/main', 'team/train/main', 'team/untold/main']);
   t.deepEqual(order('name'), ['team/train/main', 'team/untold/main', 'team/whole/main']);
-  t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +- .* unknown$/);
+  t.regex(userLines(snapshot, BY_GPU).find((line) => line.includes('untold')) ?? '', / -\/4096 +-\/30-60 .* unknown$/);
   const [device] = exampleSnapshot.devices;
   if (!device) throw new Error('no GPU in the example');
   const top = topLines({ ...snapshot, devices: [{ ...device, containers: undefined }] }, { ...BY_GPU, width: 200 });
-  t.regex(top[3] ?? '', / - *$/);
+  t.regex(top[4] ?? '', / - *$/);
 });
 
 const UUID = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
@@ -141,7 +144,7 @@ test('no line is wider than the terminal, whatever the names, and each shows pro
   });
 });
 
-test("a narrow terminal drops the limit's source, the share and the SM before a state", (t) => {
+test('a narrow terminal drops isolation and compute before a state', (t) => {
   const long = { namespace: 'a-namespace-of-some-length', pod: 'and-a-pod-with-a-hash-7c9f', over: true };
   const containers = [{ ...exampleContainer, ...long, bypassBytes: GIB }];
   const snapshot = { ...exampleSnapshot, assigned: [], foreign: [], containers };
@@ -149,14 +152,14 @@ test("a narrow terminal drops the limit's source, the share and the SM before a 
   t.deepEqual(
     [200, 91, 80, 60, 40].map((width) => shown(width)[1]),
     [
-      '  0  a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
-      '  0  …with-a-hash-7c9f/main       3072/4096  25%  30-60%  interposer  OVER, BYPASS 1024 MiB',
-      '  0  …-with-a-hash-7c9f/main       3072/4096  25%  30-60%  OVER, BYPASS 1024 MiB',
-      '  0  …-hash-7c9f/main       3072/4096  OVER, BYPASS 1024 MiB',
+      '  0  a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main       3072/4096   25/30-60  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …d-with-a-hash-7c9f/main       3072/4096   25/30-60  interposer  OVER, BYPASS 1024 MiB',
+      '  0  …od-with-a-hash-7c9f/main       3072/4096   25/30-60  OVER, BYPASS 1024 MiB',
+      '  0  …-a-hash-7c9f/main       3072/4096  OVER, BYPASS 1024 …',
       '  0  …9f/main       3072/4096  OVER, BY…',
     ],
   );
-  t.regex(shown(83)[1] ?? '', /30-60% {2}interp… {2}OVER, BYPASS 1024 MiB$/);
+  t.regex(shown(89)[1] ?? '', /30-60 {2}interp… {2}OVER, BYPASS 1024 MiB$/);
   t.is(shown(40)[0], 'GPU  CONTAIN…  USED/GRANT MiB  STATE');
   t.is(usersOf(snapshot)[0]?.name, 'a-namespace-of-some-length/and-a-pod-with-a-hash-7c9f/main');
 });
@@ -192,15 +195,19 @@ test('an action shows container, use, limit and GPU within 80 columns', (t) => {
 test('a GPU shows its memory, power, temperature and problems', (t) => {
   const lines = topLines(exampleSnapshot, BY_GPU);
   t.is(lines[0], 'driver 580.65.06, mode enforce, sorted by gpu');
-  t.regex(lines[2] ?? '', /^GPU {2}MODEL +USED\/USABLE MiB {2}BUSY {2}TEMP +POWER {2}IN USE BY {2}FAULT$/);
-  t.regex(lines[3] ?? '', /^ {2}0 {2}NVIDIA L4 +6144\/24064 +40% +41C +31\/72W +1$/);
-  t.regex(lines[4] ?? '', /^ {2}1 {2}.*odd.* +6144\/24576 +- +- +- +1 {2}XID 119$/);
+  t.is(lines[1], '1 of 3 GPUs with a fault, 1 without a grant');
+  t.regex(lines[3] ?? '', /^GPU {2}MODEL +USED\/USABLE MiB {2}BUSY {2}TEMP +POWER {2}CONTAINERS {2}FAULT$/);
+  t.regex(lines[4] ?? '', /^ {2}0 {2}NVIDIA L4 +6144\/24064 +40% +41C +31\/72W +1$/);
+  t.regex(lines[5] ?? '', /^ {2}1 {2}.*odd.* +6144\/24576 +- +- +- +1 {2}XID 119$/);
 });
 
 test('of a full node a terminal shows what fits, those over their grant first', (t) => {
   const [like] = exampleSnapshot.devices;
   if (like === undefined) return t.fail('no GPU');
-  const devices = Array.from({ length: 8 }, (_, index) => ({ ...like, gpu: { ...like.gpu, index } }));
+  const devices = Array.from({ length: 8 }, (_, index) => ({
+    ...like,
+    gpu: { ...like.gpu, index, healthy: index !== 6 },
+  }));
   const containers = Array.from({ length: 400 }, (_, number) => ({
     ...{ ...exampleContainer, pod: `pod-${number}`, gpuIndex: number % 8 },
     over: number === 398,
@@ -209,9 +216,10 @@ test('of a full node a terminal shows what fits, those over their grant first', 
   for (const height of [24, 50]) {
     const lines = topLines(full, { ...BY_GPU, height });
     t.is(lines.length, height - 1, 'and a line for the cursor');
-    const head = lines.findIndex((line) => line.includes('CONTAINER'));
+    t.is(lines[1], '1 of 8 GPUs with a fault, 1 of 400 containers with a problem');
+    const head = lines.findIndex((line) => /^GPU +CONTAINER/.test(line));
     t.regex(lines[head + 1] ?? '', /pod-398.* OVER$/);
-    t.true(lines.some((line) => /^… \d+ more lines; those with something wrong are first$/.test(line)));
+    t.true(lines.some((line) => /^… \d+ more lines; those with a problem are first$/.test(line)));
   }
-  t.is(topLines(full, BY_GPU).length, 1 + 1 + 9 + 1 + 401 + 1, 'into a file go all');
+  t.is(topLines(full, BY_GPU).length, 2 + 1 + 9 + 1 + 401 + 1, 'into a file go all');
 });

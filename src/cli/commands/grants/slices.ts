@@ -8,7 +8,7 @@ import { demand, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
 import { type Command, choice, UsageError } from '../../lib/command.ts';
 import { ENGINES, engineFlags } from '../../lib/engine-flags.ts';
 import { OUTPUT_OPTIONS, print } from '../../lib/output.ts';
-import { columns } from '../../output/node-table.ts';
+import { columns } from '../../output/columns.ts';
 
 export const slices: Command = {
   name: 'slices',

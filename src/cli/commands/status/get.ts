@@ -15,7 +15,8 @@ import { type Command, flag, type Parsed, text } from '../../lib/command.ts';
 import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
 import { oneLine } from '../../lib/text.ts';
 import { allNamespacesOption, clusterOf, namespaceOption, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
-import { columns, policyOf, tenantName } from '../../output/node-table.ts';
+import { columns } from '../../output/columns.ts';
+import { policyOf, tenantName } from '../../output/node-table.ts';
 
 type GpuRow = { readonly where: string; readonly gpu: string; readonly policy: string; readonly source: string };
 type ShareRow = {

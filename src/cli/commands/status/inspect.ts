@@ -26,7 +26,7 @@ export const inspect: Command = {
     const cluster = await clusterOf(parsed);
     if (!cluster) {
       const snapshot = await readSnapshot(stateFolder(parsed));
-      await print(parsed, snapshot, () => nodeLines(snapshot));
+      await print(parsed, snapshot, () => nodeLines(snapshot, process.stdout.columns || undefined));
       return 0;
     }
     const shown = flag(parsed, 'all-namespaces') ? undefined : text(parsed, 'namespace');

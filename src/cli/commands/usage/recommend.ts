@@ -65,7 +65,9 @@ export const recommend: Command = {
       ? await fromPrometheus(prometheus, selection, windowOf(parsed))
       : await fromAgents(parsed, selection);
     const sizes = containers.map((container) => sizesOf(container, headroom));
-    await print(parsed, recommendationJson(sizes), () => recommendationLines(sizes, source));
+    await print(parsed, recommendationJson(sizes), () =>
+      recommendationLines(sizes, source, process.stdout.columns || undefined),
+    );
     return sizes.length === 0 ? 1 : 0;
   },
 };

@@ -5,7 +5,7 @@ import { type Command, flag, text, UsageError } from '../../lib/command.ts';
 import { formOf, outputOptions, print } from '../../lib/output.ts';
 import { oneLine } from '../../lib/text.ts';
 import { allNamespacesOption, namespaceOption } from '../../options/target.ts';
-import { columns } from '../../output/node-table.ts';
+import { columns } from '../../output/columns.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../../prometheus/client.ts';
 import { selector } from '../../prometheus/container-series.ts';
 import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../../prometheus/gpu-hours.ts';
