@@ -129,8 +129,9 @@ export async function openPen(t: Teardown): Promise<Pen> {
 
 const MOST_PICTURES = 10;
 
-/** Once two pictures are the same: what scrolls by itself, as tables do, is painted last. */
+/** Once two pictures are the same: what scrolls by itself, as tables do, is painted last, and anew after each resizing. */
 async function still(page: OpenPage, part: Parameters<OpenPage['picture']>[0]): Promise<Buffer> {
+  await page.evaluate('settled()');
   let [before, after]: [Buffer, Buffer] = [Buffer.of(), await page.picture(part)];
   for (let count = 0; count < MOST_PICTURES && !after.equals(before); count += 1) {
     await page.evaluate('settled()');

@@ -258,7 +258,10 @@ testInBrowser('a full node says first what is wrong, keeps up, and needs no mous
     async () => (await page.evaluate("document.querySelectorAll('#tenants tbody tr').length")) === 400 || undefined,
     'it is filled',
   );
-  t.is(await textOf('#well'), '1 of 8 GPUs with a fault: GPU 6; 1 of 400 containers: team/pod-398/main over its memory grant');
+  t.is(
+    await textOf('#well'),
+    '1 of 8 GPUs with a fault: GPU 6; 1 of 400 containers: team/pod-398/main over its memory grant',
+  );
   t.is(await textOf('#tenants tbody tr td'), 'team/pod-398/main', 'it is the first of the table');
   const seen = "document.querySelector('#tenants td.bad').getBoundingClientRect().bottom < innerHeight";
   t.true(await page.evaluate(seen), 'and on the first screen');
