@@ -1,30 +1,18 @@
 // The example configuration, and the one that the chart ships, in a real Alertmanager: which alerts are held back because of another one, who is notified,
 // and what comes in one notification.
-import { spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { dirname, join } from 'node:path';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { parse } from 'yaml';
 import { alertRules } from '../../../dashboards/alerts/rules.ts';
 import { testUnless } from '../../support/gate.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
-import { findAlertmanager } from '../../support/services/promtool.ts';
+import { alertmanagerReason, startAlertmanager } from '../../support/services/alertmanager.ts';
 import { type AlertmanagerConfig, asOperator } from './operator.ts';
 
 const CONFIGURATION = join(import.meta.dirname, '../../../examples/prometheus/alertmanager.yaml');
 const SHIPPED = join(import.meta.dirname, '../../../charts/cotenant/files/alertmanager-config.yaml');
-const found = findAlertmanager();
-const program = 'path' in found ? found.path : '';
-/** Debian's has its templates in a fixed folder. For one that is only unpacked, a mount namespace has them there. */
-const templates = join(dirname(program), 'prometheus');
-const SHOWN = 'mount -t tmpfs none /usr/share && cp -r "$1" /usr/share && shift && exec "$@"';
-const SHOWING = existsSync(templates) ? ['unshare', '-rm', 'sh', '-c', SHOWN, 'sh', templates] : [];
-const refused = SHOWING.length > 0 && spawnSync('unshare', ['-rm', 'true']).status !== 0;
-const testWithAlertmanager = testUnless(
-  'reason' in found ? found.reason : refused ? 'no mount namespace can be made here' : undefined,
-);
+const testWithAlertmanager = testUnless(alertmanagerReason);
 const RULES = alertRules().groups.flatMap(({ rules }) => rules);
 
 type Labels = Readonly<Record<string, string>>;
@@ -33,40 +21,6 @@ type Alert = {
   readonly receivers: readonly { readonly name: string }[];
   readonly status: { readonly state: string; readonly inhibitedBy: readonly string[] };
 };
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  server.close();
-  await once(server, 'close');
-  if (typeof address !== 'object' || address === null) throw new Error('no port');
-  return address.port;
-}
-
-async function startAlertmanager(t: ExecutionContext, configuration: string): Promise<string> {
-  const url = `http://127.0.0.1:${await freePort()}`;
-  const flags = [
-    `--config.file=${configuration}`,
-    `--storage.path=${temporaryFolder(t)}`,
-    `--web.listen-address=${new URL(url).host}`,
-    '--cluster.listen-address=',
-  ];
-  const [file = '', ...args] = [...SHOWING, program, ...flags];
-  const child = spawn(file, args, { stdio: ['ignore', 'ignore', 'pipe'] });
-  const said: string[] = [];
-  child.stderr.on('data', (part: Buffer) => said.push(String(part)));
-  const exited = once(child, 'exit');
-  t.teardown(async () => {
-    if (child.exitCode === null && child.signalCode === null) child.kill('SIGTERM');
-    await exited;
-  });
-  await eventually(async () => {
-    if (child.exitCode !== null) throw new Error(`Alertmanager ended: ${said.join('')}`);
-    return (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok || undefined;
-  }, 'Alertmanager is ready');
-  return url;
-}
 
 const AGENT = { job: 'cotenant', instance: 'node-a' };
 const GPU = { ...AGENT, gpu: '0', gpu_uuid: 'GPU-0' };
@@ -147,13 +101,18 @@ async function routed(t: ExecutionContext, configuration: string, prefix: string
       [`${prefix}${RECEIVERS[labels.severity ?? '']}`],
       labels.alertname,
     );
-  const groups = (await (await fetch(`${url}/api/v2/alerts/groups`)).json()) as readonly { labels: Labels }[];
-  const stopped = groups.filter(({ labels }) => labels.alertname === 'CotenantContainerStopped');
-  t.deepEqual(
-    stopped.map(({ labels }) => labels),
-    [{ alertname: 'CotenantContainerStopped', job: 'cotenant', namespace: 'team' }],
-    'one notification for two pods of a namespace',
-  );
+  const groups = (await (await fetch(`${url}/api/v2/alerts/groups`)).json()) as readonly {
+    labels: Labels;
+    alerts: readonly Alert[];
+  }[];
+  const about = (name: string) =>
+    groups.filter(({ alerts: all }) => all.some(({ labels }) => labels.alertname === name));
+  for (const name of ['CotenantContainerStopped', 'CotenantStopLoop', 'CotenantBypass'])
+    t.deepEqual(
+      about(name).map(({ labels }) => labels),
+      [{ job: 'cotenant', namespace: 'team' }],
+      'one notification for a namespace',
+    );
 }
 
 testWithAlertmanager('alerts that follow from another one are held back, and others are not', async (t) => {
