@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CoreV1Event } from '@kubernetes/client-node';
 import { ACTION_ANNOTATION } from '../api/names.ts';
+import { createBackoff } from '../common/backoff.ts';
 import { EVENT_QUOTA, remember } from '../common/quota.ts';
 import { describeApiError, retryAfterMsOf, statusOf } from './api-error.ts';
 import { callApi, pathOf } from './call.ts';
@@ -12,6 +13,8 @@ import { createEventCorrelator, type EventWrite, type PodEvent } from './event-c
 const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
 /** The API server refuses longer messages. */
 const LONGEST_MESSAGE = 1024;
+/** About a minute of pauses: a restart of the API server. */
+const RETRY = { firstMs: 1000, mostMs: 30_000, tries: 7 };
 
 /** `name`: of the Event, the same for all of its series. */
 export function buildEvent(
@@ -44,13 +47,20 @@ export function buildEvent(
   };
 }
 
+/** No answer, or one that another try may not get. */
+const mayPass = (error: unknown): boolean => {
+  const status = statusOf(error);
+  return typeof status !== 'number' || status === 429 || status >= 500;
+};
+
 /**
- * An Event that cannot be written is dropped: the action that it is about goes on. It is tried once more where the API
- * server asks for a pause.
+ * An Event that cannot be written is dropped after some tries: the action that it is about goes on. An Event of one
+ * series waits for those before it.
  */
 export function createEventWriter(
   config: ApiConfig,
   onProblem: (text: string) => void,
+  retry = RETRY,
 ): (event: PodEvent) => Promise<void> {
   const correlate = createEventCorrelator();
   /** By series: the Event's name, and its last write, which the next one waits for. */
@@ -70,18 +80,26 @@ export function createEventWriter(
         if (statusOf(error) !== 404) throw error;
       }
     }
-    await callApi(config, { method: 'POST', path: pathOf(namespace, 'events'), body });
+    try {
+      await callApi(config, { method: 'POST', path: pathOf(namespace, 'events'), body });
+    } catch (error) {
+      // A try that got no answer had created it.
+      if (statusOf(error) !== 409) throw error;
+    }
   };
   const tryToWrite = async (next: EventWrite, name: string): Promise<void> => {
-    try {
-      await write(next, name).catch(async (error: unknown) => {
-        const pauseMs = retryAfterMsOf(error);
-        if (pauseMs === 0) throw error;
-        await delay(pauseMs * (1 + Math.random() / 2), undefined, { ref: false });
-        await write(next, name);
-      });
-    } catch (error) {
-      onProblem(`cannot write the Event for ${next.event.namespace}/${next.event.pod}: ${describeApiError(error)}`);
+    const backoff = createBackoff(retry);
+    for (let left = retry.tries; ; ) {
+      try {
+        return await write(next, name);
+      } catch (error) {
+        left -= 1;
+        if (left === 0 || !mayPass(error)) {
+          onProblem(`cannot write the Event for ${next.event.namespace}/${next.event.pod}: ${describeApiError(error)}`);
+          return;
+        }
+        await delay(backoff.nextMs(retryAfterMsOf(error)), undefined, { ref: false });
+      }
     }
   };
   return async (event) => {

@@ -55,8 +55,41 @@ test('an Event that a busy API server refuses is tried again after its pause', a
     return refuse(response, 429, 'too many requests');
   });
   const problems: string[] = [];
-  await createEventWriter(config, (text) => problems.push(text))(event());
+  const writer = createEventWriter(config, (text) => problems.push(text), { firstMs: 1, mostMs: 1, tries: 2 });
+  await writer(event());
   t.is(sent.length, 2);
   t.true((sent[1] ?? 0) - (sent[0] ?? 0) >= 1000);
   t.deepEqual(problems, ['cannot write the Event for team/one: status 429: too many requests']);
+});
+
+// As client-go's recorder, which tries again what got no answer: tools/record/event.go, recordEvent.
+test('an Event without an answer is tried again, and is there once', async (t) => {
+  const created: string[] = [];
+  const FAULTS = ['cut before', 'broken', 'cut after'];
+  const { config } = await startApiServer(t, async ({ body }, response) => {
+    const { metadata } = (await body()) as { metadata: { name: string } };
+    const fault = FAULTS.shift();
+    if (fault === 'broken') return refuse(response, 500, 'etcdserver: leader changed');
+    if (fault === 'cut before') return response.destroy();
+    if (created.includes(metadata.name)) return refuse(response, 409, 'already exists');
+    created.push(metadata.name);
+    return fault ? response.destroy() : answer(response, 201, {});
+  });
+  const problems: string[] = [];
+  await createEventWriter(config, (text) => problems.push(text), { firstMs: 1, mostMs: 1, tries: 4 })(event());
+  t.deepEqual(FAULTS, []);
+  t.is(created.length, 1);
+  t.deepEqual(problems, []);
+});
+
+test('an Event that is not allowed is not tried again', async (t) => {
+  let asked = 0;
+  const { config } = await startApiServer(t, (_, response) => {
+    asked += 1;
+    return refuse(response, 403);
+  });
+  const problems: string[] = [];
+  await createEventWriter(config, (text) => problems.push(text))(event());
+  t.is(asked, 1);
+  t.deepEqual(problems, ['cannot write the Event for team/one: status 403: on purpose']);
 });
