@@ -20,6 +20,8 @@ export type FaultyProxy = {
   readonly config: KubeConfig;
   /** Part of the requests that go wrong, 0 to 1. */
   share: number;
+  /** All that came in. */
+  requests: number;
   /** How many of each kind there were. */
   readonly faults: ReadonlyMap<Fault, number>;
 };
@@ -27,7 +29,7 @@ export type FaultyProxy = {
 /** `socket`: where the API server is asked by HTTP. Serves until the test ends. */
 export async function startFaultyProxy(t: Teardown, socket: string, random: () => number): Promise<FaultyProxy> {
   const faults = new Map<Fault, number>();
-  const proxy = { share: 0, faults };
+  const proxy = { share: 0, requests: 0, faults };
   const count = <T extends Fault>(fault: T): T => {
     faults.set(fault, (faults.get(fault) ?? 0) + 1);
     return fault;
@@ -43,6 +45,7 @@ export async function startFaultyProxy(t: Teardown, socket: string, random: () =
   };
   const serve = async (incoming: IncomingMessage, response: ServerResponse): Promise<unknown> => {
     const isWatch = incoming.url?.includes('watch=true') ?? false;
+    proxy.requests += 1;
     const body = await buffer(incoming);
     const fault = draw();
     if (fault) count(fault);

@@ -46,6 +46,8 @@ export type AgentOptions = {
   readonly env?: Readonly<Record<string, string>>;
   /** Where the program is installed; by default the repository. */
   readonly root?: string;
+  /** A command that becomes the agent. */
+  readonly prefix?: readonly string[];
 };
 
 /** Installs the program like another build: the same files, except for these in the folder of build outputs. */
@@ -75,7 +77,8 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
-  const child = spawn(process.execPath, [mainOf(options.root), 'agent', ...flags], {
+  const [program = '', ...args] = [...(options.prefix ?? []), process.execPath, mainOf(options.root), 'agent'];
+  const child = spawn(program, [...args, ...flags], {
     env: { ...process.env, ...options.env },
     stdio: ['ignore', 'inherit', 'pipe'],
   });
