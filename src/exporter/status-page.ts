@@ -9,7 +9,7 @@ const STYLE = `
   header { display: flex; gap: 1rem; align-items: baseline; flex-wrap: wrap; border-bottom: 1px solid var(--line); padding-bottom: .6rem; }
   h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1rem; margin: 1.8rem 0 .4rem; }
   p.note { margin: 0; opacity: .8; } p.note.bad { opacity: 1; }
-  p#well { margin: .6rem 0 0; } .scroll { overflow-x: auto; }
+  p#well { margin: .6rem 0 0; } .scroll { overflow-x: auto; } .few { max-height: 6rem; overflow-y: auto; }
   table { border-collapse: collapse; width: 100%; }
   th, td { text-align: left; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: middle; }
   th { font-weight: 600; font-size: .85em; opacity: .75; white-space: nowrap; vertical-align: bottom; }
@@ -62,6 +62,8 @@ export const STATUS_PAGE = `<!doctype html>
 <form id="open" hidden><label>Token <input name="token" type="password" autocomplete="off" required></label> <button>Open</button></form>
 <h2 id="gpus-title">GPUs</h2>
 ${table('gpus', 'GPU', 'Memory used', '#Granted', '#Busy', ...PAST, '#Containers', '#Temperature', '#Power')}
+<h2 id="actions-title">Actions</h2>
+<div class="scroll few" tabindex="0" role="region" aria-labelledby="actions-title"><ol id="actions"></ol></div>
 <h2 id="tenants-title">Containers</h2>
 ${table('tenants', 'Container', '#GPU', 'Memory', '#Compute', ...PAST, 'Isolation', 'Enforcement', 'State')}
 <section id="assigned-section" hidden>
@@ -72,8 +74,6 @@ ${table('assigned', 'Container', '#GPU', 'Mode', '#Memory', '#Compute', ...PAST,
 <h2 id="foreign-title">Use without a grant</h2>
 ${table('foreign', 'Container', '#GPU', '#Memory', '#Compute', ...PAST, '#Processes')}
 </section>
-<h2>Actions</h2>
-<ol id="actions"></ol>
 <script>${STATUS_SCRIPT}</script>
 </body>
 </html>

@@ -251,7 +251,11 @@ testInBrowser('a full node says first what is wrong, keeps up, and needs no mous
     ...{ ...exampleContainer, tampered: false, podUid: `u${number}`, pod: `pod-${number}`, grantId: `g${number}` },
     ...{ gpuIndex: number % gpus, gpuUuid: `GPU-${number % gpus}`, over: number === 398 },
   }));
-  const page = await openPage(t, await served(t, { ...exampleSnapshot, devices, containers }));
+  const recent = Array.from({ length: 20 }, (_, number) => ({
+    ...{ atMs: number, action: 'warn' as const, result: 'done' as const },
+    message: `team/pod-${379 + number}/main exceeds its GPU memory grant`,
+  }));
+  const page = await openPage(t, await served(t, { ...exampleSnapshot, devices, containers, recent }));
   const textOf = (selector: string) => page.evaluate(`document.querySelector('${selector}')?.textContent`);
   await page.resize(1280, 900);
   await eventually(
@@ -265,6 +269,9 @@ testInBrowser('a full node says first what is wrong, keeps up, and needs no mous
   t.is(await textOf('#tenants tbody tr td'), 'team/pod-398/main', 'it is the first of the table');
   const seen = "document.querySelector('#tenants td.bad').getBoundingClientRect().bottom < innerHeight";
   t.true(await page.evaluate(seen), 'and on the first screen');
+  const why = "document.querySelector('#actions li')";
+  t.regex(String(await page.evaluate(`${why}.textContent`)), /warn: team\/pod-398\/main exceeds its GPU memory grant/);
+  t.true(await page.evaluate(`${why}.getBoundingClientRect().bottom < innerHeight`), 'why is, too');
   // It is filled again each second.
   const filling = await page.evaluate(`(async () => {
     const snapshot = await (await fetch('status.json')).json();
@@ -283,6 +290,7 @@ testInBrowser('a full node says first what is wrong, keeps up, and needs no mous
     [region.tabIndex, document.getElementById(region.getAttribute('aria-labelledby')).textContent])`);
   t.deepEqual(scrolled, [
     [0, 'GPUs'],
+    [0, 'Actions'],
     [0, 'Containers'],
     [0, 'GPUs of other device plugins'],
     [0, 'Use without a grant'],
