@@ -35,14 +35,17 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
     );
   });
   const share = totals.usableBytes > 0 ? ` (${Math.floor((totals.grantedBytes / totals.usableBytes) * 100)}%)` : '';
-  const faulty = nodes
-    .flatMap(({ gpus }) => gpus)
-    .filter(({ fault, healthy }) => fault !== undefined || healthy === false).length;
+  const gpus = nodes.flatMap((node) => node.gpus);
+  const faulty = gpus.filter(({ fault, healthy }) => fault !== undefined || healthy === false).length;
+  const above = gpus
+    .flatMap(({ containers }) => containers)
+    .filter(({ usedBytes = 0, limitBytes }) => usedBytes > limitBytes)
+    .map((one) => oneLine(containerName(one)));
   const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';
   const sums = [
     `Granted/usable GPU memory: ${number(totals.grantedBytes)}/${usable} MiB${share}`,
     `${count(totals.gpus, 'GPU')}${faulty > 0 ? ` (${faulty} with a fault)` : ''} on ${count(totals.nodes, 'node')}`,
-    `${count(totals.containers, 'container')} with a share`,
+    `${count(totals.containers, 'container')} with a share${above.length > 0 ? ` (above its limit: ${listed(above)})` : ''}`,
     `${count(pending.length, 'pod')} pending`,
   ];
   const free = nodes
@@ -54,6 +57,12 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const blocks = [table, free, waiting, [`${sums.join(', ')}.`, ...notes.map((note) => oneLine(note))]];
   return blocks.filter((block) => block.length > 0).flatMap((block, index) => (index > 0 ? ['', ...block] : block));
 }
+
+const SHOWN = 3;
+const listed = (names: readonly string[]): string => {
+  const all = [...new Set(names)];
+  return [...all.slice(0, SHOWN), ...(all.length > SHOWN ? [`${all.length - SHOWN} more`] : [])].join(', ');
+};
 
 const count = (of: number, what: string): string => `${of} ${what}${of === 1 ? '' : 's'}`;
 

@@ -166,6 +166,18 @@ test('the table has GPUs, their containers, pending pods, sums and problems', (t
   ]);
 });
 
+test('the sums name containers that use more than their limit', (t) => {
+  const sums = (used: number) =>
+    inventoryLines(inventoryOf(objects({ use: new Map([['node-2', usesOf(used)]]) })), NOW).find((line) =>
+      line.startsWith('Granted/usable'),
+    );
+  t.regex(sums(4096 * MIB) ?? '', /, 4 containers with a share, 1 pod pending\.$/);
+  t.regex(
+    sums(4097 * MIB) ?? '',
+    /, 4 containers with a share \(above its limit: team\/train\/main\), 1 pod pending\.$/,
+  );
+});
+
 test('of one namespace only its containers are listed, and the sums are of all', (t) => {
   const all = inventoryOf(objects());
   const some = inventoryOf(objects(), 'other');
