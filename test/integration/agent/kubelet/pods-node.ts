@@ -22,7 +22,7 @@ export const native = loadNative();
 export const state = join(folder, 'state');
 const GPU = 'GPU-0a000000-0000-4000-8000-000000000001';
 const GPU_MIB = 1000;
-export const uidOf = (digit: number) => `0f3a9c1e-7d52-4b8e-9a61-3c5d7e9f1b2${digit}`;
+export const uidOf = (digit: number) => `0f3a9c1e-7d52-4b8e-9a61-3c5d${(0x7e9f1b20 + digit).toString(16)}`;
 export const targetOf = (digit: number) => join(folder, `pods/${uidOf(digit)}/mount`);
 export const containerIdOf = (digit: number, container: string) =>
   `${digit}${container}`.padEnd(64, '0').replace(/[^0-9a-f]/g, 'f');

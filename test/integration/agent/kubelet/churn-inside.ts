@@ -1,0 +1,82 @@
+// What churn.test.ts looks at, done in a mount namespace of its own: churn-inside.ts FOLDER PODS. Pods come with their
+// volume, run for some samples and end, PODS of them in each of two cycles. Prints what the agent's node half has more of
+// after the second one than after the first.
+import { readFileSync } from 'node:fs';
+import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
+import { grown, takeCensus } from '../../../support/machine/object-census.ts';
+import { containerIdOf, processOf, publish, sampleOf, start, targetOf, uidOf } from './pods-node.ts';
+
+const pods = Number(process.argv[3]);
+/** Less than one object kept of each pod, or one mapping of each. */
+const most = { objects: pods * 0.8, mib: 3 };
+/** Pods that are there at a time. */
+const AT_ONCE = 3;
+const WITHIN_MIB = 100;
+const OVER_MIB = 400;
+
+const started = start();
+const { node } = started;
+let actions = 0;
+let refused = 0;
+let round = 0;
+const running: number[] = [];
+let seconds = 0;
+
+/** A second after the last one. */
+function sample(...processes: readonly SampledProcess[]): void {
+  seconds += 1;
+  node.onSample({ ...sampleOf(...processes), round: seconds, bootNs: seconds * 1e9 });
+}
+
+function end(pod: number): void {
+  node.unpublish(uidOf(pod), targetOf(pod));
+  node.containers.remove(containerIdOf(pod, 'a'));
+}
+
+function cycle(): void {
+  for (let count = 0; count < pods; count += 1) {
+    round += 1;
+    const given = publish(started, round, { a: 300 });
+    if (given !== 'given') refused += 1;
+    running.push(round);
+    const used = (pod: number) => (pod % 7 === 0 ? OVER_MIB : WITHIN_MIB);
+    // One that has no grant runs beside them.
+    const foreign = {
+      ...processOf(round + 2 ** 20, 'b', 10),
+      cgroup: `0::/kubepods/podx/${containerIdOf(round, 'b')}`,
+    };
+    for (let count = 0; count < 3; count += 1) sample(...running.map((pod) => processOf(pod, 'a', used(pod))), foreign);
+    if (running.length === AT_ONCE) end(running.shift() ?? 0);
+    actions += started.actions.splice(0).length;
+    started.problems.length = 0;
+  }
+  for (const pod of running.splice(0)) end(pod);
+  sample();
+  // Counters of what has ended stay for a while.
+  seconds += 24 * 3600;
+  sample();
+  sample();
+}
+
+async function look() {
+  const left = node.snapshot()?.containers.length;
+  // Of files: the heap has some without.
+  const mappings = readFileSync('/proc/self/maps', 'utf8').match(/ \/.*/g)?.length ?? 0;
+  return { left, mappings, census: await takeCensus() };
+}
+
+sample();
+// Once before, for what is kept of the newest whatever comes.
+cycle();
+const before = await look();
+cycle();
+const after = await look();
+await node.close();
+console.log(
+  JSON.stringify({
+    grown: grown(before.census, after.census, most),
+    mappings: after.mappings - before.mappings,
+    left: after.left,
+    ...{ actions, refused, before: before.census, after: after.census },
+  }),
+);
