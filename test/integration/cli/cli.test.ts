@@ -239,7 +239,7 @@ test('inspect shows the node as a table and as JSON', async (t) => {
   t.regex(out, /^driver [\d.]+, mode enforce$/m);
   t.regex(out, /^ +0 +NVIDIA L4 .* 2048 +\d+% +1 +fixed$/m);
   t.regex(out, /^ +1 +NVIDIA A10 .* 0 +0% +0 +fixed$/m);
-  t.regex(out, /^one +0 +\[.*\] +\d+ +2048 +\d+% +30% +fixed +interposer +enforce +within +\w+$/m);
+  t.regex(out, /^ +0 +one +\[.*\] +\d+ +2048 +\d+\/30 +fixed +interposer +enforce +\w+ +within$/m);
 
   const json = JSON.parse(cotenant('inspect', '--json', '--state', agent.state).out) as Snapshot;
   t.is(json.devices.length, 2);
