@@ -32,6 +32,8 @@ const SLOWEST = 10;
 /** Of why a test failed, repeated at the end: a record of a run may keep that and not what is far above it. */
 const REPEATED_LINES = 25;
 const root = join(import.meta.dirname, '..');
+// Hundreds of processes of Node start, and strip and compile much the same files.
+process.env.NODE_COMPILE_CACHE ??= join(root, 'node_modules/.cache/compiled');
 /** A program that compilers are called through, as ccache. */
 const cache = process.env.COTENANT_COMPILER_CACHE;
 const compilers = cache ? [`CC=${cache} gcc`, `CXX=${cache} g++`] : [];
