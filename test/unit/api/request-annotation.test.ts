@@ -30,11 +30,15 @@ const gpu: fc.Arbitrary<GpuShare> = fc
     if (coresPercent === undefined || above === null) return share;
     return { ...share, coresLimitPercent: Math.min(100, coresPercent + above) };
   });
+/* No backslash: V8 14.6 (Node 26) reads a key `"` as `\` where an earlier object had that in its place:
+ * `JSON.parse('{"a":1,"\\\\":2}')`, a few times, then the keys of `JSON.parse('{"a":1,"\\"":2}')`. Names in Kubernetes
+ * have neither. */
+const asked = fc.string().filter((name) => !name.includes('\\'));
 const container: fc.Arbitrary<ContainerRequest> = fc.record({
   name: fc.stringMatching(/^[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?$/),
   kind: fc.constantFrom('init', 'sidecar', 'app'),
   dialect: fc.constantFrom(...DIALECTS),
-  asked: fc.dictionary(fc.string(), fc.string(), { noNullPrototype: true }),
+  asked: fc.dictionary(asked, fc.string(), { noNullPrototype: true }),
   memoryIsolation: fc.constantFrom('on', 'off'),
   gpus: fc.array(gpu, { minLength: 1, maxLength: 5 }),
 });

@@ -9,11 +9,13 @@ const cut = (text: string, cuts: readonly number[]): readonly Uint8Array[] => {
   return ends.slice(1).map((end, index) => bytes.subarray(ends[index], end));
 };
 
-const objects = fc.array(fc.dictionary(fc.string({ unit: 'binary' }), fc.jsonValue()), { maxLength: 5 });
+/** No backslash: why is in test/unit/api/request-annotation.test.ts. */
+const key = fc.string({ unit: 'binary' }).filter((name) => !name.includes('\\'));
+const objects = fc.array(fc.dictionary(key, fc.jsonValue()), { maxLength: 5 });
 const cuts = fc.array(fc.nat(), { maxLength: 20 });
 
 test('a list in pieces has the items and the rest of the whole list', (t) => {
-  const frames = fc.record({ kind: fc.string(), metadata: fc.dictionary(fc.string(), fc.jsonValue()) });
+  const frames = fc.record({ kind: fc.string(), metadata: fc.dictionary(key, fc.jsonValue()) });
   fc.assert(
     fc.property(frames, objects, cuts, fc.boolean(), fc.nat({ max: 2 }), (frame, items, at, isFirst, indent) => {
       const list = isFirst ? { items, ...frame } : { ...frame, items };
