@@ -106,7 +106,24 @@ const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
 /** The series of an expression that were the largest of the time range: never more than `count`, as `topk` alone would
  * give when their order changes. They are looked for in steps of the rate interval, which no rate leaves a gap between,
  * and which cost a quarter of the panel's own. */
-export const top = (count: number, expr: string): string => `(${expr}) and topk(${count}, ${largest(expr)})`;
+export function top(count: number, expr: string): string {
+  const ranking = `topk(${count}, ${largest(expr)})`;
+  const { how, by, of } = aggregated(expr) ?? {};
+  return of === undefined ? `(${expr}) and ${ranking}` : `${how} by (${by}) ((${of}) and on (${by}) ${ranking})`;
+}
+/** The parts of an aggregation by labels: what is chosen of its series before they are aggregated costs a third. */
+function aggregated(expr: string) {
+  const [, how, by, of = ''] = /^(sum|max) by \(([^)]+)\) \((.*)\)$/s.exec(expr) ?? [];
+  let depth = 0;
+  for (const sign of of) {
+    depth += sign === '(' ? 1 : sign === ')' ? -1 : 0;
+    // Its last bracket ends another part.
+    if (depth < 0) return undefined;
+  }
+  return by === undefined ? undefined : { how, by, of };
+}
+/** In one step. */
+const newest = (expr: string): string => `last_over_time((${expr})[$__rate_interval:$__rate_interval] @ end())`;
 const largest = (expr: string): string => `max_over_time((${expr})[$__range:$__rate_interval] @ end())`;
 
 /** The same for an aggregation by labels of what is computed from two metrics: `some` wraps the first of them, so that
@@ -117,8 +134,11 @@ export function topOfTwo(count: number, by: string, expr: (some: (first: string)
 }
 
 /** What the series that `top` leaves out add up to, so that a stack is whole; 0 where it leaves out none. */
-export const others = (count: number, expr: string): string =>
-  `sum((${expr}) unless topk(${count}, ${largest(expr)})) or 0 * sum(${largest(expr)})`;
+export function others(count: number, expr: string): string {
+  const { how, by, of } = aggregated(expr) ?? {};
+  const [all, on] = how === 'sum' ? [of, ` on (${by})`] : [expr, ''];
+  return `sum((${all}) unless${on} topk(${count}, ${largest(expr)})) or 0 * sum(${newest(expr)})`;
+}
 
 /** Begins a part of a board; with `repeat` there is one for each value of this variable. */
 export const row = (title: string, repeat?: string): RowBuilder =>
