@@ -46,6 +46,8 @@ const PODS_PATH = '/api/v1/namespaces/team/pods';
 /** A holder takes 300 MiB and a context. */
 const [ENOUGH_MIB, TOO_LITTLE_MIB] = [1024, 200];
 const PATIENCE_MS = 120_000;
+/** What a kubelet takes for a failure that passes; the second on a busy machine. */
+const MAY_PASS: readonly number[] = [status.UNAVAILABLE, status.DEADLINE_EXCEEDED];
 /** Of the agent in all, for each pod: its volume, its Events and watches, with what is tried again. */
 const MOST_REQUESTS_PER_POD = 15;
 /** Connections and files that come and go. */
@@ -109,7 +111,7 @@ function kubeletOf(t: ExecutionContext, api: Api, root: string, node: SimulatedN
         const { code, details } = await publish(root, uid, name);
         if (code === status.OK) return true;
         kubelet.failures += 1;
-        t.is(code, status.UNAVAILABLE, `${name}: ${details}`);
+        t.true(MAY_PASS.includes(code), `${name}: ${code} ${details}`);
         return undefined;
       };
       await eventually(isPublished, `${name} has its volume`, PATIENCE_MS);

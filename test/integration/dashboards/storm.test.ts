@@ -1,5 +1,5 @@
 // More than thirty alerts at the same time, in a real Prometheus with the rules that ship, and what a real
-// Alertmanager with the configuration that ships makes of them: who is notified how often, and of what.
+// Alertmanager with the configuration that ships makes of them: how many notifications come, and of what.
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -107,8 +107,8 @@ testOfStorm('of thirty alerts at once few notifications come, and each says what
   const alerts = await eventually(
     async () => {
       const all = await sent();
-      const told = new Set(receiver.got.flatMap((one) => one.alerts.map(({ labels }) => keyOf(labels))));
-      const open = all.filter(({ labels, status }) => status.state !== 'suppressed' && !told.has(keyOf(labels)));
+      const notified = new Set(receiver.got.flatMap((one) => one.alerts.map(({ labels }) => keyOf(labels))));
+      const open = all.filter(({ labels, status }) => status.state !== 'suppressed' && !notified.has(keyOf(labels)));
       return (all.length >= LEAST && open.length === 0 && all) || undefined;
     },
     'each alert that is not held back is in a notification',
