@@ -54,8 +54,8 @@ const mayPass = (error: unknown): boolean => {
 };
 
 /**
- * An Event that cannot be written is dropped after some tries: the action that it is about goes on. An Event of one
- * series waits for those before it.
+ * An Event that cannot be written is dropped after some tries, of a minute or more: what it is about must not wait for
+ * the promise, which is never rejected. An Event of one series waits for those before it.
  */
 export function createEventWriter(
   config: ApiConfig,

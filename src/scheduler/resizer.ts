@@ -165,7 +165,7 @@ function createReports({ config, hostname, logger }: ResizerParts) {
     const { namespace, name } = pod;
     logger.info(message, { pod: `${namespace}/${name}` });
     const reason = granted ? 'GPUMemoryResized' : 'GPUMemoryNotResized';
-    await writeEvent({
+    void writeEvent({
       ...{ namespace, pod: name, podUid, type: granted ? 'Normal' : 'Warning', reason, message, atMs: Date.now() },
       by: { component: 'scheduler', instance: hostname },
     });

@@ -88,7 +88,7 @@ export function createRoomMaker(parts: RoomMakerParts): RoomMaker {
     await evict({ namespace, name, uid: podUid });
     const message = `evicted from node ${node} so that pod ${podNamespace}/${podName} of higher priority gets its GPUs`;
     logger.info(message, { pod: `${namespace}/${name}` });
-    await writeEvent({
+    void writeEvent({
       ...{ namespace, pod: name, podUid, type: 'Warning', reason: 'GPUPreempted', message, atMs: Date.now() },
       by: { component: 'scheduler', instance: hostname },
     });

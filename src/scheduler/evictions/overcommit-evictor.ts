@@ -140,16 +140,16 @@ function createEviction({ config, hostname, logger }: EvictorParts) {
   const writeEvent = createEventWriter(config, logger.warn);
   return async (podUid: string, pod: BoundPodFacts, because: string): Promise<EvictionOutcome> => {
     const { namespace, name, resourceVersion } = pod;
-    const notify = async (consequence: string) => {
+    const notify = (consequence: string) => {
       logger.info(`${because}; ${consequence}`, { pod: `${namespace}/${name}` });
-      await writeEvent({
+      void writeEvent({
         ...{ namespace, pod: name, podUid, type: 'Warning', reason: 'GPUGrantOvercommitted', atMs: Date.now() },
         message: `${because}; ${consequence}`,
         by: { component: 'scheduler', instance: hostname },
       });
     };
     if (!pod.isRecreated) {
-      await notify(KEPT);
+      notify(KEPT);
       return 'kept';
     }
     try {
@@ -163,7 +163,7 @@ function createEviction({ config, hostname, logger }: EvictorParts) {
         logger.warn(`cannot evict the pod: ${describeApiError(error)}`, { pod: `${namespace}/${name}` });
       return 'failed';
     }
-    await notify(EVICTED);
+    notify(EVICTED);
     return 'evicted';
   };
 }

@@ -43,6 +43,8 @@ export type Api = {
   /** PodGroups of Kubernetes 1.36 by name, with `minCount`; 0: the basic policy. */
   readonly podGroups: Map<string, number>;
   readonly events: CoreV1Event[];
+  /** Events are taken, and get no answer. */
+  silentEvents: boolean;
   /** How often bound pods were listed. */
   podLists: number;
   /** The extender's own pod, which it marks: there is none, the watch shows the mark, or it waits in `marks`. */
@@ -96,6 +98,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     budgets: [],
     podGroups: new Map(),
     events: [],
+    silentEvents: false,
     podLists: 0,
     ownPod: 'absent',
     marks: [],
@@ -192,8 +195,10 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
       return answer(response, 200, own);
     }
     if (url.pathname.endsWith('/namespaces/team/events')) {
-      api.events.push((await body()) as CoreV1Event);
-      return answer(response, 201, {});
+      const event = (await body()) as CoreV1Event;
+      const isKnown = api.events.some(({ metadata }) => metadata.name === event.metadata.name);
+      if (!isKnown) api.events.push(event);
+      return api.silentEvents ? undefined : answer(response, isKnown ? 409 : 201, {});
     }
     if (name !== '') {
       if (api.fault === 'cut-and-blind') return response.destroy();

@@ -77,6 +77,7 @@ test('bind evicts what is in the way, waits until it is gone, and then writes', 
   if (gone) api.show('DELETED', gone);
   t.is(await binding, undefined);
   t.is(api.bindings.length, 1);
+  await eventually(() => api.events.length > 0 || undefined, 'its Event');
   t.deepEqual(
     api.events.map(({ reason, involvedObject }) => `${reason} ${involvedObject.name}`),
     ['GPUPreempted lower'],

@@ -28,7 +28,8 @@ function holding() {
   const roomMaker = createRoomMaker({
     ...{ allocations, inFlight, planner, boundPods, hostname: 'test', logger },
     evict: async () => {},
-    writeEvent: async () => {},
+    // Of an API server that takes none.
+    writeEvent: () => new Promise<void>(() => {}),
     times: { waitMs: 0, heldMs: 60_000 },
   });
   const take = (podUid: string, nodeName: string, mib: number, reserved = false): void =>
