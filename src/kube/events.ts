@@ -13,8 +13,8 @@ import { createEventCorrelator, type EventWrite, type PodEvent } from './event-c
 const REPORTERS = { agent: 'cotenant.io/agent', scheduler: 'cotenant.io/scheduler' } as const;
 /** The API server refuses longer messages. */
 const LONGEST_MESSAGE = 1024;
-/** About a minute of pauses: a restart of the API server. */
-const RETRY = { firstMs: 1000, mostMs: 30_000, tries: 7 };
+/** About a minute of pauses: a restart of the API server. Some MiB of Events wait at most. */
+const RETRY = { firstMs: 1000, mostMs: 30_000, tries: 7, mostPending: 1000 };
 
 /** `name`: of the Event, the same for all of its series. */
 export function buildEvent(
@@ -87,6 +87,9 @@ export function createEventWriter(
       if (statusOf(error) !== 409) throw error;
     }
   };
+  let pending = 0;
+  const dropped = ({ event }: EventWrite, why: string) =>
+    onProblem(`cannot write the Event for ${event.namespace}/${event.pod}: ${why}`);
   const tryToWrite = async (next: EventWrite, name: string): Promise<void> => {
     const backoff = createBackoff(retry);
     for (let left = retry.tries; ; ) {
@@ -94,10 +97,7 @@ export function createEventWriter(
         return await write(next, name);
       } catch (error) {
         left -= 1;
-        if (left === 0 || !mayPass(error)) {
-          onProblem(`cannot write the Event for ${next.event.namespace}/${next.event.pod}: ${describeApiError(error)}`);
-          return;
-        }
+        if (left === 0 || !mayPass(error)) return dropped(next, describeApiError(error));
         await delay(backoff.nextMs(retryAfterMsOf(error)), undefined, { ref: false });
       }
     }
@@ -105,10 +105,13 @@ export function createEventWriter(
   return async (event) => {
     const next = correlate(event);
     if (!next) return;
+    if (pending === retry.mostPending) return dropped(next, `${pending} others wait for the API server`);
+    pending += 1;
     const before = written.get(next.key);
     const name = before?.name ?? `${event.pod.slice(0, 200)}.cotenant-${randomBytes(6).toString('hex')}`;
     const done = (before?.done ?? Promise.resolve()).then(() => tryToWrite(next, name));
     remember(written, next.key, { name, done }, EVENT_QUOTA.mostKeys);
     await done;
+    pending -= 1;
   };
 }

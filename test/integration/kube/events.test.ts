@@ -2,6 +2,7 @@
 import test from 'ava';
 import type { PodEvent } from '../../../src/kube/event-correlator.ts';
 import { createEventWriter } from '../../../src/kube/events.ts';
+import { eventually } from '../../support/native/node.ts';
 import { answer, refuse, startApiServer } from '../../support/services/api-server.ts';
 
 type Sent = {
@@ -55,7 +56,12 @@ test('an Event that a busy API server refuses is tried again after its pause', a
     return refuse(response, 429, 'too many requests');
   });
   const problems: string[] = [];
-  const writer = createEventWriter(config, (text) => problems.push(text), { firstMs: 1, mostMs: 1, tries: 2 });
+  const writer = createEventWriter(config, (text) => problems.push(text), {
+    firstMs: 1,
+    mostMs: 1,
+    tries: 2,
+    mostPending: 9,
+  });
   await writer(event());
   t.is(sent.length, 2);
   t.true((sent[1] ?? 0) - (sent[0] ?? 0) >= 1000);
@@ -76,7 +82,9 @@ test('an Event without an answer is tried again, and is there once', async (t) =
     return fault ? response.destroy() : answer(response, 201, {});
   });
   const problems: string[] = [];
-  await createEventWriter(config, (text) => problems.push(text), { firstMs: 1, mostMs: 1, tries: 4 })(event());
+  await createEventWriter(config, (text) => problems.push(text), { firstMs: 1, mostMs: 1, tries: 4, mostPending: 9 })(
+    event(),
+  );
   t.deepEqual(FAULTS, []);
   t.is(created.length, 1);
   t.deepEqual(problems, []);
@@ -92,4 +100,21 @@ test('an Event that is not allowed is not tried again', async (t) => {
   await createEventWriter(config, (text) => problems.push(text))(event());
   t.is(asked, 1);
   t.deepEqual(problems, ['cannot write the Event for team/one: status 403: on purpose']);
+});
+
+test('of many Events that get no answer only so many wait', async (t) => {
+  const asked: string[] = [];
+  const { config } = await startApiServer(t, async ({ body }) => {
+    asked.push(((await body()) as { involvedObject: { name: string } }).involvedObject.name);
+  });
+  const problems: string[] = [];
+  const retry = { firstMs: 1, mostMs: 1, tries: 2, mostPending: 2 };
+  const report = createEventWriter(config, (text) => problems.push(text), retry);
+  const waiting = ['one', 'two'].map((pod) => report(event({ pod })));
+  await report(event({ pod: 'three' }));
+  t.deepEqual(problems, ['cannot write the Event for team/three: 2 others wait for the API server']);
+  await Promise.all(waiting);
+  t.deepEqual(asked.toSorted(), ['one', 'one', 'two', 'two']);
+  void report(event({ pod: 'four' }));
+  await eventually(() => asked.includes('four') || undefined, 'the next one is tried');
 });
