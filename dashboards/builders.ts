@@ -26,6 +26,7 @@ import { PanelBuilder as TableBuilder } from '@grafana/grafana-foundation-sdk/ta
 import { PanelBuilder as SeriesBuilder } from '@grafana/grafana-foundation-sdk/timeseries';
 import type { BoardKey } from './lib/board-uids.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
+import { type Aggregate, type Sum, textOf } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { type Lead, rowLink, seriesLink } from './links.ts';
 
@@ -106,21 +107,11 @@ const withLast = <P extends Asking>(panel: P, expr: string, legend = ''): P => {
 /** The series of an expression that were the largest of the time range: never more than `count`, as `topk` alone would
  * give when their order changes. They are looked for in steps of the rate interval, which no rate leaves a gap between,
  * and which cost a quarter of the panel's own. */
-export function top(count: number, expr: string): string {
-  const ranking = `topk(${count}, ${largest(expr)})`;
-  const { how, by, of } = aggregated(expr) ?? {};
-  return of === undefined ? `(${expr}) and ${ranking}` : `${how} by (${by}) ((${of}) and on (${by}) ${ranking})`;
-}
-/** The parts of an aggregation by labels: what is chosen of its series before they are aggregated costs a third. */
-function aggregated(expr: string) {
-  const [, how, by, of = ''] = /^(sum|max) by \(([^)]+)\) \((.*)\)$/s.exec(expr) ?? [];
-  let depth = 0;
-  for (const sign of of) {
-    depth += sign === '(' ? 1 : sign === ')' ? -1 : 0;
-    // Its last bracket ends another part.
-    if (depth < 0) return undefined;
-  }
-  return by === undefined ? undefined : { how, by, of };
+export function top(count: number, expr: string | Aggregate): string {
+  const ranking = `topk(${count}, ${largest(textOf(expr))})`;
+  if (typeof expr === 'string') return `(${expr}) and ${ranking}`;
+  // What is chosen before it is aggregated costs a third.
+  return textOf({ ...expr, of: `(${expr.of}) and on (${expr.by}) ${ranking}` });
 }
 /** In one step. */
 const newest = (expr: string): string => `last_over_time((${expr})[$__rate_interval:$__rate_interval] @ end())`;
@@ -133,11 +124,10 @@ export function topOfTwo(count: number, by: string, expr: (some: (first: string)
   return expr((first) => `(${first} and on (${by}) ${ranking})`);
 }
 
-/** What the series that `top` leaves out add up to, so that a stack is whole; 0 where it leaves out none. */
-export function others(count: number, expr: string): string {
-  const { how, by, of } = aggregated(expr) ?? {};
-  const [all, on] = how === 'sum' ? [of, ` on (${by})`] : [expr, ''];
-  return `sum((${all}) unless${on} topk(${count}, ${largest(expr)})) or 0 * sum(${newest(expr)})`;
+/** What the series of a sum that `top` leaves out add up to, so that a stack is whole; 0 where it leaves out none. */
+export function others(count: number, expr: Sum): string {
+  const all = textOf(expr);
+  return `sum((${expr.of}) unless on (${expr.by}) topk(${count}, ${largest(all)})) or 0 * sum(${newest(all)})`;
 }
 
 /** Begins a part of a board; with `repeat` there is one for each value of this variable. */

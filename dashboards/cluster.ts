@@ -22,7 +22,7 @@ import {
   USABLE,
   WHO,
 } from './builders.ts';
-import { stopsWithin, usableMemory } from './lib/expressions.ts';
+import { maxBy, stopsWithin, sumBy, textOf, usableMemory } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer, toNamespace, toNode } from './links.ts';
 
@@ -36,11 +36,14 @@ const rate = (counter: MetricName): string => `rate(${ofTarget(counter)}[$__rate
 const LIMIT = ofTarget('cotenant_container_memory_limit_bytes');
 const USED = ofTarget('cotenant_container_memory_used_bytes');
 const USED_ON_GPUS = ofTarget('cotenant_device_memory_used_bytes');
-const USED_COMPUTE = `sum by (namespace) (${rate('cotenant_container_sm_seconds_total')})`;
-const DENIED = `sum by (namespace) (increase(${ofTarget('cotenant_container_allocations_denied_total')}[$__rate_interval]))`;
+const USED_COMPUTE = sumBy('namespace', rate('cotenant_container_sm_seconds_total'));
+const DENIED = sumBy(
+  'namespace',
+  `increase(${ofTarget('cotenant_container_allocations_denied_total')}[$__rate_interval])`,
+);
 /** Steps of a minute, each with its mean. */
 const GPU_HOURS = `sum_over_time(${rate('cotenant_container_sm_seconds_total')}[24h:1m]) / 60`;
-const LARGEST_FREE = `max by (instance) (${GRANTABLE_MEMORY} - ${GRANTED})`;
+const LARGEST_FREE = maxBy('instance', `${GRANTABLE_MEMORY} - ${GRANTED}`);
 const BY_GPU = 'max by (instance, gpu_uuid)';
 const MODE = select('cotenant_device_allocation_mode', ...TARGET, 'mode!="none"');
 const ALLOCATED = `${BY_GPU} (${among(USABLE, `${MODE} == 1`)})`;
@@ -138,8 +141,8 @@ const UTILIZATION: readonly Panel[] = [
     'Memory by namespace',
     'Memory of containers as the driver reports it, of the namespaces with the most and of all others together, stacked. Lines: sum of the grants, and memory of all GPUs. Normal: used follows granted; a wide gap is waste.',
     { span: 12, unit: 'bytes', as: 'stack', links: [toNamespace] },
-    [top(7, `sum by (namespace) (${USED})`), '{{namespace}}'],
-    [others(7, `sum by (namespace) (${USED})`), 'others', REST],
+    [top(7, sumBy('namespace', USED)), '{{namespace}}'],
+    [others(7, sumBy('namespace', USED)), 'others', REST],
     [`sum(${GRANTED})`, 'granted', line('orange')],
     [`sum(${MEMORY})`, 'GPUs', line('red')],
   ),
@@ -196,7 +199,7 @@ const SATURATION: readonly Panel[] = [
     'Waiting for a GPU by namespace',
     'Time per second that launches waited, summed over threads, of the namespaces that waited the most. Growing while compute is not used up: a policy holds them back.',
     { span: 8, unit: 's', links: [toNamespace] },
-    [top(8, `sum by (namespace) (${rate('cotenant_container_sm_throttled_seconds_total')})`), '{{namespace}}'],
+    [top(8, sumBy('namespace', rate('cotenant_container_sm_throttled_seconds_total'))), '{{namespace}}'],
   ),
 ];
 
@@ -223,7 +226,7 @@ const ERRORS: readonly Panel[] = [
     'Xids and uncorrectable memory errors per step, of the nodes with the most. Normal: 0. The board of the node names the codes, the runbook what they require.',
     { span: 12, unit: 'short', as: 'bars', links: [toNode] },
     [
-      top(8, `sum by (instance) (increase(${ofTarget('cotenant_device_xid_errors_total')}[$__rate_interval]))`),
+      top(8, sumBy('instance', `increase(${ofTarget('cotenant_device_xid_errors_total')}[$__rate_interval])`)),
       NODE_LEGEND,
     ],
   ).decimals(0),
@@ -247,8 +250,8 @@ const LISTS: readonly Panel[] = [
       ['Containers', `count by (namespace) (${LIMIT})`],
       ['Granted', `sum by (namespace) (${LIMIT})`, 'bytes'],
       ['Used', `sum by (namespace) (${USED})`, 'bytes'],
-      ['Compute (GPUs)', USED_COMPUTE],
-      ['Denied', DENIED],
+      ['Compute (GPUs)', textOf(USED_COMPUTE)],
+      ['Denied', textOf(DENIED)],
     ],
     { namespace: 'Namespace' },
     toNamespace,
@@ -263,7 +266,7 @@ const LISTS: readonly Panel[] = [
       ['Grantable', `sum by (instance) (${GRANTABLE_MEMORY})`, 'bytes'],
       ['Granted', `sum by (instance) (${GRANTED})`, 'bytes'],
       ['Used', `sum by (instance) (${USED_ON_GPUS})`, 'bytes'],
-      ['Largest free', LARGEST_FREE, 'bytes'],
+      ['Largest free', textOf(LARGEST_FREE), 'bytes'],
     ],
     { instance: 'Node' },
     toNode,

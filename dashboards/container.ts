@@ -17,6 +17,7 @@ import {
   WHO_LEGEND,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
+import { type Aggregate, maxBy, sumBy } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer, toNode } from './links.ts';
 
@@ -26,10 +27,10 @@ const of = (metric: MetricName): string =>
 const onNodes = (metric: MetricName): string => select(metric, ...TARGET);
 const info = (...more: readonly string[]) => select('cotenant_container_info', ...TARGET, ...more);
 const LEGEND = '{{pod}} {{container}} GPU {{gpu}}';
-const max = (expr: string) => `max by (pod, container, gpu) (${expr})`;
+const max = (expr: string): Aggregate => maxBy('pod, container, gpu', expr);
 /** Of each container and GPU. */
-const each = (metric: MetricName): string => max(of(metric));
-const rate = (counter: MetricName): string => max(`rate(${of(counter)}[$__rate_interval])`);
+const each = (metric: MetricName): Aggregate => max(of(metric));
+const rate = (counter: MetricName): Aggregate => max(`rate(${of(counter)}[$__rate_interval])`);
 const increase = (counter: MetricName, within: string): string => `sum(increase(${of(counter)}[${within}]))`;
 const LIMIT = `(${of('cotenant_container_memory_limit_bytes')} > 0)`;
 const ON_ITS_GPUS = `and on (job, instance, gpu_uuid) ${of('cotenant_container_info')}`;
@@ -123,7 +124,7 @@ const SLOW: readonly Panel[] = [
     'Compute of all containers on its GPUs',
     'Fraction of its GPUs that each container on them used, of those with the most, stacked: the neighbors that make it slow. Dashed: all together. A line leads to the board of that container.',
     { span: 12, unit: 'percentunit', as: 'stack', links: [toContainer] },
-    [top(4, `sum by (${WHO}) (${ALL_COMPUTE})`), WHO_LEGEND],
+    [top(4, sumBy(WHO, ALL_COMPUTE)), WHO_LEGEND],
     [`sum(${ALL_COMPUTE})`, 'all', line('text')],
   ),
   graph(
@@ -176,7 +177,7 @@ const REFUSED: readonly Panel[] = [
     'Isolation over time',
     'What enforced its memory limit: driver, interposer, agent, or none. A change to agent: a process bypasses the interposer.',
     { 1: { text: 'enforces', color: 'blue' } },
-    [top(8, `max by (pod, container, fence) (${of('cotenant_container_info')})`), '{{pod}} {{fence}}'],
+    [top(8, maxBy('pod, container, fence', of('cotenant_container_info'))), '{{pod}} {{fence}}'],
   ).span(16),
 ];
 

@@ -17,13 +17,14 @@ import {
   WHO,
   WHO_LEGEND,
 } from './builders.ts';
+import { maxBy, sumBy } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer, toNamespace, toNode } from './links.ts';
 
 const ofSensor = (metric: MetricName, matcher: string): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', matcher);
 const TEMPERATURE = ofSensor('cotenant_device_temperature_celsius', 'sensor="gpu"');
-const perGpu = (expr: string): string => top(8, `max by (instance, gpu) (${expr})`);
+const perGpu = (expr: string): string => top(8, maxBy('instance, gpu', expr));
 const USED = ofGpus('cotenant_container_memory_used_bytes');
 const LIMIT = ofGpus('cotenant_container_memory_limit_bytes');
 const GRANTED = ofGpus('cotenant_device_memory_allocated_bytes');
@@ -135,13 +136,13 @@ const CONTAINERS: readonly Panel[] = [
     'vGPU memory used',
     'hami_vgpu_memory_used_bytes there; here it is what the driver reports, not the ledger of the library.',
     { span: 12, unit: 'bytes', links: [toContainer] },
-    [top(4, `sum by (${WHO}) (${USED})`), WHO_LEGEND],
+    [top(4, sumBy(WHO, USED)), WHO_LEGEND],
   ),
   graph(
     'vGPU utilization',
     'hami_container_device_utilization_ratio there, in percent; here the fraction of a GPU over the rate interval.',
     { span: 12, unit: 'percentunit', links: [toContainer] },
-    [top(4, `sum by (${WHO}) (${rate('cotenant_container_sm_seconds_total')})`), WHO_LEGEND],
+    [top(4, sumBy(WHO, rate('cotenant_container_sm_seconds_total'))), WHO_LEGEND],
   ),
   table(
     'vGPUs',

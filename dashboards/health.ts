@@ -16,6 +16,7 @@ import {
   top,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
+import { maxBy, sumBy } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toNode } from './links.ts';
 
@@ -136,7 +137,7 @@ const SCHEDULER: readonly Panel[] = [
     'Calls per second that did not succeed, by outcome. "refused": no node fits, or this replica does not lead. "failed": the API server or a fault; normal: 0.',
     { span: 8, unit: 'short' },
     [
-      top(6, `sum by (verb, outcome) (${controlRate('cotenant_scheduler_decisions_total', 'outcome!="ok"')})`),
+      top(6, sumBy('verb, outcome', controlRate('cotenant_scheduler_decisions_total', 'outcome!="ok"'))),
       '{{verb}} {{outcome}}',
     ],
     [`sum(${controlRate('cotenant_scheduler_decisions_total', 'outcome="ok"')})`, 'ok'],
@@ -175,12 +176,12 @@ const SCHEDULER: readonly Panel[] = [
     [
       top(
         5,
-        `sum by (outcome) (increase(${control('cotenant_scheduler_overcommit_evictions_total')}[$__rate_interval]))`,
+        sumBy('outcome', `increase(${control('cotenant_scheduler_overcommit_evictions_total')}[$__rate_interval])`),
       ),
       'eviction {{outcome}}',
     ],
     [
-      top(5, `sum by (outcome) (increase(${control('cotenant_scheduler_memory_changes_total')}[$__rate_interval]))`),
+      top(5, sumBy('outcome', `increase(${control('cotenant_scheduler_memory_changes_total')}[$__rate_interval])`)),
       'change {{outcome}}',
     ],
   ).decimals(0),
@@ -210,7 +211,7 @@ const AGENTS: readonly Panel[] = [
     'Utilization gaps',
     'Utilization readings that came too late, per step. Compute time in between is not counted. Normal: 0.',
     { span: 8, unit: 'short', as: 'bars', links: [toNode] },
-    [top(4, `sum by (instance) (${increase('cotenant_exporter_utilization_gaps_total')})`), NODE_LEGEND],
+    [top(4, sumBy('instance', increase('cotenant_exporter_utilization_gaps_total'))), NODE_LEGEND],
   ).decimals(0),
   graph(
     'Volumes',
@@ -222,10 +223,7 @@ const AGENTS: readonly Panel[] = [
     'Decisions',
     'Decisions of the agents about containers over their limits, per step. "refused": data was stale or inconsistent, or the stop rate limit was reached.',
     { span: 8, unit: 'short', as: 'bars' },
-    [
-      top(8, `sum by (decision, reason) (${increase('cotenant_enforcement_decisions_total')})`),
-      '{{decision}}: {{reason}}',
-    ],
+    [top(8, sumBy('decision, reason', increase('cotenant_enforcement_decisions_total'))), '{{decision}}: {{reason}}'],
   ).decimals(0),
 ];
 
@@ -235,28 +233,28 @@ const COST: readonly Panel[] = [
     'Memory',
     'Resident memory of the largest agents without their samplers, and of webhook and scheduler. Normal: below 150 MiB, and not growing for days.',
     { span: 12, unit: 'bytes', links: [toNode] },
-    [top(4, `max by (instance) (${ofAgents('process_resident_memory_bytes')})`), NODE_LEGEND],
+    [top(4, maxBy('instance', ofAgents('process_resident_memory_bytes'))), NODE_LEGEND],
     [`max by (job) (${control('process_resident_memory_bytes', jobs)})`, '{{job}}'],
   ),
   graph(
     'Processor time',
     'Processors that the busiest agents use, and webhook and scheduler. Normal: below 0.1.',
     { span: 12, unit: 'short', links: [toNode] },
-    [top(4, `max by (instance) (rate(${ofAgents('process_cpu_seconds_total')}[$__rate_interval]))`), NODE_LEGEND],
+    [top(4, maxBy('instance', `rate(${ofAgents('process_cpu_seconds_total')}[$__rate_interval])`)), NODE_LEGEND],
     [`max by (job) (${controlRate('process_cpu_seconds_total', jobs)})`, '{{job}}'],
   ),
   graph(
     'Event loop',
     'Longest iteration of the event loop between two pages, of the slowest agents, and of webhook and scheduler. During it the process neither answers nor enforces. Normal: below 100 ms.',
     { span: 12, unit: 's', links: [toNode] },
-    [top(4, `max by (instance) (${ofAgents('nodejs_eventloop_lag_max_seconds')})`), NODE_LEGEND],
+    [top(4, maxBy('instance', ofAgents('nodejs_eventloop_lag_max_seconds'))), NODE_LEGEND],
     [`max by (job) (${control('nodejs_eventloop_lag_max_seconds', jobs)})`, '{{job}}'],
   ),
   graph(
     'Pages',
     'Series of the largest scrapes, and series dropped from full pages. Dropped series: normal 0.',
     { span: 12, unit: 'short', links: [toNode] },
-    [top(4, `max by (instance) (${ofAgents('scrape_samples_scraped')})`), NODE_LEGEND],
+    [top(4, maxBy('instance', ofAgents('scrape_samples_scraped'))), NODE_LEGEND],
     [`sum(${increase('cotenant_exporter_series_dropped_total')})`, 'dropped'],
   ),
   table(

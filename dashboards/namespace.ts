@@ -14,7 +14,7 @@ import {
   topOfTwo,
   WHO,
 } from './builders.ts';
-import { stopsWithin } from './lib/expressions.ts';
+import { stopsWithin, sumBy } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer } from './links.ts';
 
@@ -92,16 +92,16 @@ const UTILIZATION: readonly Panel[] = [
     'Memory by container',
     'Memory of the largest containers as the driver reports it, and of all others together, stacked. Line: sum of the grants. The gap is wasted: no other container can have it.',
     { span: 12, unit: 'bytes', as: 'stack', links: [toContainer] },
-    [top(4, by(USED)), SHORT],
-    [others(4, by(USED)), 'others', REST],
+    [top(4, sumBy(WHO, USED)), SHORT],
+    [others(4, sumBy(WHO, USED)), 'others', REST],
     [`sum(${LIMIT})`, 'granted', line('orange')],
   ),
   graph(
     'Compute by container',
     'Compute of the containers with the most, and of all others together, in GPUs, stacked. Line: sum of the compute grants.',
     { span: 12, unit: 'short', as: 'stack', links: [toContainer] },
-    [top(4, by(COMPUTE)), SHORT],
-    [others(4, by(COMPUTE)), 'others', REST],
+    [top(4, sumBy(WHO, COMPUTE)), SHORT],
+    [others(4, sumBy(WHO, COMPUTE)), 'others', REST],
     [`sum(${COMPUTE_LIMIT})`, 'granted', line('orange')],
   ),
   graph(
@@ -127,19 +127,22 @@ const REFUSED: readonly Panel[] = [
     'Denied allocations',
     'Memory allocations that were denied because of the grant, per step, of the containers with the most. Normal: 0. Many: the grant is too small.',
     { span: 8, unit: 'short', as: 'bars', links: [toContainer] },
-    [top(4, by(DENIED)), SHORT],
+    [top(4, sumBy(WHO, DENIED)), SHORT],
   ).decimals(0),
   graph(
     'Waiting for a GPU',
     'Seconds per second that launches waited, summed over threads, of the containers that waited the most. Normal: below 0.5.',
     { span: 8, unit: 's', links: [toContainer] },
-    [top(4, by(rate('cotenant_container_sm_throttled_seconds_total'))), SHORT],
+    [top(4, sumBy(WHO, rate('cotenant_container_sm_throttled_seconds_total'))), SHORT],
   ),
   graph(
     'Time over limit',
     'Time over the memory grant and the tolerance, per step, of the containers with the most. Normal: 0. The agent stops what stays over.',
     { span: 8, unit: 's', as: 'bars', links: [toContainer] },
-    [top(4, by(`increase(${of('cotenant_container_memory_over_limit_seconds_total')}[$__rate_interval])`)), SHORT],
+    [
+      top(4, sumBy(WHO, `increase(${of('cotenant_container_memory_over_limit_seconds_total')}[$__rate_interval])`)),
+      SHORT,
+    ],
   ),
 ];
 

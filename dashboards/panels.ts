@@ -30,7 +30,7 @@ import {
   WHO,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
-import { usableMemory } from './lib/expressions.ts';
+import { type Sum, sumBy, usableMemory } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer } from './links.ts';
 
@@ -54,7 +54,7 @@ const THROTTLED = select(
 );
 const ON_GPUS = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
 const increase = (counter: string): string => `increase(${counter}[$__rate_interval])`;
-const byContainer = (expr: string): string => `sum by (${WHO}) (${expr})`;
+const byContainer = (expr: string): Sum => sumBy(WHO, expr);
 /** Of a container; its node and GPU are in the title of the part. */
 const SHORT_WHO = '{{pod}} {{container}}';
 const inRow = (expr: string, ...more: readonly string[]): string =>
@@ -248,11 +248,11 @@ const ERRORS: readonly Panel[] = [
     'Stops of containers by reason, action and result, and decisions of the agent on all GPUs of the node. A red line in every panel marks each stop, also the first one of a container, which its counter misses.',
     { span: 24, unit: 'short', as: 'bars' },
     [
-      top(5, `sum by (reason, action, result) (${increase(ofTarget('cotenant_container_kills_total'))} ${ON_GPUS})`),
+      top(5, sumBy('reason, action, result', `${increase(ofTarget('cotenant_container_kills_total'))} ${ON_GPUS}`)),
       '{{reason}}: {{action}}, {{result}}',
     ],
     [
-      top(5, `sum by (decision, reason) (${increase(ofTarget('cotenant_enforcement_decisions_total'))})`),
+      top(5, sumBy('decision, reason', increase(ofTarget('cotenant_enforcement_decisions_total')))),
       'decision {{decision}}: {{reason}}',
     ],
   ).decimals(0),

@@ -1,6 +1,14 @@
 // PromQL expressions that boards, alert rules and recording rules share. Pure.
 import { type MetricName, select } from './metrics.ts';
 
+/** An aggregation by labels, with commas. */
+export type Aggregate = { readonly how: 'sum' | 'max'; readonly by: string; readonly of: string };
+export type Sum = Aggregate & { readonly how: 'sum' };
+export const sumBy = (by: string, of: string): Sum => ({ how: 'sum', by, of });
+export const maxBy = (by: string, of: string): Aggregate => ({ how: 'max', by, of });
+export const textOf = (expr: string | Aggregate): string =>
+  typeof expr === 'string' ? expr : `${expr.how} by (${expr.by}) (${expr.of})`;
+
 /** How far back to look for a counter before it counts as new: longer than an upgrade of the agent takes. */
 const BEFORE = '1h';
 
