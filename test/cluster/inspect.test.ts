@@ -75,7 +75,7 @@ async function explains(t: ExecutionContext, bed: Bed, cotenant: Cotenant): Prom
     notes: [],
     causes: [
       {
-        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPUS[0]}); it uses 3320 MiB, and its limit is enforced by the interposer.`,
+        text: `main was granted 4096 MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPUS[0]}); it uses 3320 MiB and 25 % of the compute, and its limit is enforced by the interposer.`,
       },
     ],
   });

@@ -46,7 +46,8 @@ export function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[]
         container: container.name,
         gpuUuid: gpu.gpuUuid,
       });
-      const used = seen?.usedBytes === undefined ? '' : `; it uses ${mib(seen.usedBytes)}`;
+      const used =
+        seen === undefined ? '' : usedText(seen, container.memoryIsolation === 'off' ? undefined : gpu.limitBytes);
       const fence = seen?.fence === undefined ? '' : `, and ${fenceText(seen.fence)}`;
       const more = seen?.aboveGrantBytes;
       const above = more ? `: it holds ${mib(more)} more than its grant, which others on that GPU may lack` : '';
@@ -55,6 +56,16 @@ export function grantCauses(text: string, { pod, use, node }: PodFacts): Cause[]
       return cause(at, `${container.name} was granted ${amounts} of ${where}${used}${fence}${off}.`);
     }),
   );
+}
+
+/** Of memory and compute; empty: neither is known. */
+function usedText({ usedBytes, smRatio }: ContainerUse, limitBytes = Number.POSITIVE_INFINITY): string {
+  const above = (bytes: number) => (bytes > limitBytes ? ` (${mib(bytes - limitBytes)} above its limit)` : '');
+  const parts = [
+    ...(usedBytes === undefined ? [] : [`${mib(usedBytes)}${above(usedBytes)}`]),
+    ...(smRatio === undefined ? [] : [`${Math.round(smRatio * 100)} % of the compute`]),
+  ];
+  return parts.length === 0 ? '' : `; it uses ${parts.join(' and ')}`;
 }
 
 /** A program whose work waits for later work gets its share with less done in it. */

@@ -3,7 +3,7 @@
 
 import type { Inventory, InventoryGpu, InventoryNode, Tenant } from '../cluster/inventory.ts';
 import { age, mib, oneLine } from '../lib/text.ts';
-import { columns } from './columns.ts';
+import { fitted, type Yielding } from './columns.ts';
 import { containerName } from './node-table.ts';
 
 export const HEAD = [
@@ -20,14 +20,23 @@ export const HEAD = [
   '',
 ];
 const ALIGN = ['left', 'right', 'left', 'left', 'right', 'right', 'right', 'right', 'right', 'left', 'left'] as const;
+/** What gives way on a narrow terminal: ends of nodes' names, models and modes, then less and less important columns. */
+const NARROW: Yielding = {
+  going: [{ column: 0, shortest: 12 }, { column: 3, shortest: 12 }, { column: 9, shortest: 8 }, 9, 8, 5, 3, 7, 1, 4, 0],
+  column: 2,
+  name: 24,
+  end: 12,
+};
 const number = (bytes: number): string => mib(bytes).replace(' MiB', '');
 const numberOr = (bytes: number | undefined, otherwise: string): string =>
   bytes === undefined ? otherwise : number(bytes);
 const percent = (value: number): string => (value > 0 ? `${value}%` : '-');
 
-export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
+/** The table is as wide as the terminal. */
+export function inventoryLines(inventory: Inventory, nowMs: number, width = Number.POSITIVE_INFINITY): string[] {
   const { nodes, pending, notes, totals } = inventory;
-  const table = nodes.length === 0 ? ['No node reports GPUs.'] : columns([HEAD, ...nodes.flatMap(nodeRows)], ALIGN);
+  const rows = [HEAD, ...nodes.flatMap(nodeRows)];
+  const table = nodes.length === 0 ? ['No node reports GPUs.'] : fitted(rows, ALIGN, width, NARROW);
   const waiting = pending.map(({ namespace, pod, createdAt, asks, scheduler }) => {
     const since = createdAt === undefined ? '' : ` for ${age(createdAt, nowMs)}`;
     return oneLine(
@@ -39,7 +48,7 @@ export function inventoryLines(inventory: Inventory, nowMs: number): string[] {
   const faulty = gpus.filter(({ fault, healthy }) => fault !== undefined || healthy === false).length;
   const above = gpus
     .flatMap(({ containers }) => containers)
-    .filter(({ usedBytes = 0, limitBytes }) => usedBytes > limitBytes)
+    .filter((one) => aboveOf(one).length > 0)
     .map((one) => oneLine(containerName(one)));
   const usable = totals.usableBytes > 0 ? number(totals.usableBytes) : '-';
   const sums = [
@@ -110,9 +119,15 @@ const useRow = ({ name, state = '', granted, used = '', cores, mode = '', note =
   return ['', '', `  ${name}`, state, granted, '', used, cores, '', mode, note];
 };
 
+const aboveOf = ({ usedBytes = 0, limitBytes }: Tenant): readonly string[] =>
+  usedBytes > limitBytes ? [`${mib(usedBytes - limitBytes)} above`] : [];
+
+const aboveFirst = (containers: readonly Tenant[]): readonly Tenant[] =>
+  containers.toSorted((a, b) => aboveOf(b).length - aboveOf(a).length);
+
 function containerRows(node: InventoryNode, { containers, foreign, others, ofGonePods }: InventoryGpu): string[][] {
   return [
-    ...containers.map((one) =>
+    ...aboveFirst(containers).map((one) =>
       useRow({
         name: containerName(one),
         state: one.kind === 'app' ? one.state : `${one.kind}, ${one.state}`,
@@ -120,7 +135,7 @@ function containerRows(node: InventoryNode, { containers, foreign, others, ofGon
         used: numberOr(one.usedBytes, '-'),
         cores: percent(one.coresPercent),
         mode: otherMode(node, one),
-        note: one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? ''),
+        note: [...aboveOf(one), one.memoryIsolation === 'off' ? 'not limited' : (one.fence ?? '')].join(', '),
       }),
     ),
     ...(others ? [others] : []).map(({ memoryBytes, coresPercent }) =>

@@ -26,25 +26,30 @@ export const startOf = (text: string, width: number): string =>
 export type Yielding = {
   /** Columns to leave out on a narrow terminal, in this order; a column with `shortest` is shortened to that before. */
   readonly going: readonly (number | { readonly column: number; readonly shortest: number })[];
-  /** So much of the second and of the last column is kept before others go. */
+  /** The column with names; absent: the second. */
+  readonly column?: number;
+  /** So much of the names and of the last column is kept before others go. */
   readonly name: number;
   readonly end: number;
 };
 
-/** The second column shrinks first, then columns are left out, and last the state is cut. */
+/** Names shrink first, then columns are left out, and last the last one is cut. */
 export function fitted(
   table: readonly (readonly string[])[],
   align: readonly ('left' | 'right')[],
   width: number,
-  { going, name: leastName, end: leastEnd }: Yielding,
+  { going, column: named = 1, name: leastName, end: leastEnd }: Yielding,
 ): readonly string[] {
   const plain = table.map((row) => row.map((cell) => oneCell(cell)));
   const natural = (plain[0] ?? []).map((_, column) => Math.max(...plain.map((row) => (row[column] ?? '').length)));
   const last = natural.length - 1;
-  const [nameWidth, endWidth] = [natural[1] ?? 0, natural[last] ?? 0];
+  const [nameWidth, endWidth] = [natural[named] ?? 0, natural[last] ?? 0];
   const widths = new Map(natural.entries());
   const spare = () =>
-    [...widths].reduce((left, [column, each]) => left - 2 - (column === 1 || column === last ? 0 : each), width + 2);
+    [...widths].reduce(
+      (left, [column, each]) => left - 2 - (column === named || column === last ? 0 : each),
+      width + 2,
+    );
   const isTight = () => spare() < Math.min(nameWidth, leastName) + Math.min(endWidth, leastEnd);
   for (const one of going) {
     if (!isTight()) break;
@@ -52,12 +57,13 @@ export function fitted(
     else widths.set(one.column, Math.min(widths.get(one.column) ?? 0, one.shortest));
   }
   const left = Math.max(0, spare());
-  const name = Math.min(nameWidth, Math.max(Math.min(leastName, Math.floor(left / 2)), left - endWidth));
-  widths.set(1, name);
+  const beside = Math.max(Math.floor(left / 2), left - Math.min(endWidth, leastEnd));
+  const name = Math.min(nameWidth, Math.max(Math.min(leastName, beside), left - endWidth));
+  widths.set(named, name);
   widths.set(last, Math.min(endWidth, left - name));
   const kept = [...widths.keys()].toSorted((a, b) => a - b);
   const rows = plain.map((row, index) =>
-    kept.map((column) => (column === 1 && index > 0 ? endOf : startOf)(row[column] ?? '', widths.get(column) ?? 0)),
+    kept.map((column) => (column === named && index > 0 ? endOf : startOf)(row[column] ?? '', widths.get(column) ?? 0)),
   );
   return columns(
     rows,

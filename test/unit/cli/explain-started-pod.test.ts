@@ -3,7 +3,7 @@ import test from 'ava';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { explain, explanationLines } from '../../../src/cli/cluster/explain-pod.ts';
 import type { Node, Pod } from '../../../src/cli/cluster/objects.ts';
-import type { KnownUse } from '../../../src/cli/cluster/use.ts';
+import type { ContainerUse, KnownUse } from '../../../src/cli/cluster/use.ts';
 import {
   type Case,
   facts,
@@ -78,6 +78,10 @@ const beside = (...aboveMib: readonly number[]): KnownUse => {
   }));
   return { ...use('interposer'), containers: [...(own ? [own] : []), ...others] };
 };
+const using = (figures: Pick<ContainerUse, 'usedBytes' | 'smRatio'>): KnownUse => {
+  const known = use('interposer');
+  return { ...known, containers: known.containers.map((one) => ({ ...one, ...figures })) };
+};
 const onGpu = (mib: number) => `${mib} MiB and 25 % of the compute of GPU 0 (NVIDIA L4, ${GPU})`;
 
 const CASES: readonly Case[] = [
@@ -87,6 +91,16 @@ const CASES: readonly Case[] = [
     [
       'team/train runs on node node-1.',
       granted(`${onGpu(4096)}; it uses 3320 MiB, and its limit is enforced by the interposer.`),
+    ],
+  ],
+  [
+    'a pod that uses more than its limit, and compute',
+    facts('running', { agents: [ready], use: using({ usedBytes: 4196 * 2 ** 20, smRatio: 0.246 }) }),
+    [
+      'team/train runs on node node-1.',
+      granted(
+        `${onGpu(4096)}; it uses 4196 MiB (100 MiB above its limit) and 25 % of the compute, and its limit is enforced by the interposer.`,
+      ),
     ],
   ],
   [

@@ -5,7 +5,7 @@ import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus } from '../../../src/api/node-annotation.ts';
 import type { GpuShare } from '../../../src/api/request.ts';
 import { type ClusterObjects, inventoryOf } from '../../../src/cli/cluster/inventory.ts';
-import { type KnownUse, useOf, useOn } from '../../../src/cli/cluster/use.ts';
+import { type ContainerUse, type KnownUse, useOf, useOn } from '../../../src/cli/cluster/use.ts';
 import { askedByPod } from '../../../src/cli/lib/text.ts';
 import { inventoryLines } from '../../../src/cli/output/cluster-table.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
@@ -70,6 +70,42 @@ test('the sums name containers that use more than their limit', (t) => {
   );
 });
 
+test('a full node fits a terminal, and containers above their limits are the first', (t) => {
+  const pods = range(400, (index) =>
+    pod(`team-${index}-inference-0`, 'gpu-0.example', [container('main', 400, [index % 8])]),
+  );
+  const known = usesOf(0) as KnownUse;
+  const [one] = known.containers;
+  const seen = pods.map(({ metadata: { name } }, index) => {
+    return {
+      ...(one as ContainerUse),
+      pod: name,
+      gpuUuid: uuid(index % 8),
+      usedBytes: (index === 399 ? 500 : 300) * MIB,
+    };
+  });
+  const nodes = [
+    node(
+      'gpu-0.example',
+      range(8, (index) => index),
+    ),
+  ];
+  const use = new Map([['gpu-0.example', { ...known, containers: seen }]]);
+  const inventory = inventoryOf(objects({ nodes, pods, use }));
+  const whole = inventoryLines(inventory, NOW);
+  for (const width of [40, 80, 120]) {
+    const lines = inventoryLines(inventory, NOW, width);
+    t.is(lines.length, whole.length);
+    const table = lines.slice(0, lines.indexOf(''));
+    t.is(table.length, 1 + 8 + 400 + 1);
+    t.deepEqual(
+      table.filter((line) => line.length > width),
+      [],
+    );
+    t.regex(table.at(-50) ?? '', /\S+\/main .* 500 .*100 MiB abo/, `${width}: the first of its GPU`);
+  }
+});
+
 test('of one namespace only its containers are listed, and the sums are of all', (t) => {
   const all = inventoryOf(objects());
   const some = inventoryOf(objects(), 'other');
@@ -114,6 +150,9 @@ test('without node permissions the GPUs are those of the grants alone', (t) => {
   t.is(first?.usableBytes, undefined);
   t.is(totals.usableBytes, 0);
 });
+
+const range = <T>(count: number, make: (index: number) => T): readonly T[] =>
+  Array.from({ length: count }, (_, index) => make(index));
 
 const cut = (text: string): string => text.slice(0, -1);
 const ODD: readonly (readonly [name: string, of: ClusterObjects, note: RegExp])[] = [

@@ -32,7 +32,7 @@ export const inspect: Command = {
     const shown = flag(parsed, 'all-namespaces') ? undefined : text(parsed, 'namespace');
     const selection = { namespace: shown ?? cluster.namespace, node: text(parsed, 'node'), system: systemOf(parsed) };
     const inventory = inventoryOf(await readCluster(cluster, selection), shown);
-    await print(parsed, inventory, () => inventoryLines(inventory, Date.now()));
+    await print(parsed, inventory, () => inventoryLines(inventory, Date.now(), process.stdout.columns || undefined));
     return 0;
   },
 };

@@ -3,9 +3,8 @@
 import { AMOUNTS, type Amounts, KINDS, type Kind, type Showback, showbackOf } from '../../../policy/chargeback.ts';
 import { type Command, flag, text, UsageError } from '../../lib/command.ts';
 import { formOf, outputOptions, print } from '../../lib/output.ts';
-import { oneLine } from '../../lib/text.ts';
 import { allNamespacesOption, namespaceOption } from '../../options/target.ts';
-import { columns } from '../../output/columns.ts';
+import { figuresOf, showbackLines } from '../../output/showback-table.ts';
 import { PROMETHEUS_OPTIONS, type Prometheus, periodOf, prometheusOf, query } from '../../prometheus/client.ts';
 import { selector } from '../../prometheus/container-series.ts';
 import { gpus, NOT_OF_INSTANCES, RECORDED, RECORDED_GPUS, type Selectors, usage } from '../../prometheus/gpu-hours.ts';
@@ -36,7 +35,7 @@ export const showback: Command = {
     if (form === 'csv') console.log(csvLines(result).join('\n'));
     else
       await print(parsed, { from, until, ...result }, () =>
-        tableLines(result, `${prometheus.url}, ${from} to ${until}`),
+        showbackLines(result, `${prometheus.url}, ${from} to ${until}`, process.stdout.columns || undefined),
       );
     return result.shares.length === 0 ? 1 : 0;
   },
@@ -74,33 +73,6 @@ async function read(prometheus: Prometheus, namespace: string | undefined, recor
   return showbackOf((kind, amount) => answers.get(`${kind} ${amount}`) ?? new Map(), had?.value ?? 0);
 }
 
-export const HEAD: readonly string[] = [
-  'NAMESPACE',
-  'MEMORY GRANTED',
-  'USED',
-  'WASTED',
-  'COMPUTE GRANTED',
-  'USED',
-  'WASTED',
-];
-
-const figures = (of: Readonly<Record<Kind, Amounts>>, digits: number): readonly string[] =>
-  KINDS.flatMap((kind) => AMOUNTS.map((amount) => of[kind][amount].toFixed(digits)));
-
-function tableLines({ shares, total, gpuHours }: Showback, source: string): readonly string[] {
-  if (shares.length === 0) return [`${oneLine(source)}: no container with a grant was found.`];
-  const rows = [
-    ...shares.map((share) => [share.namespace, ...figures(share, 2)]),
-    ...(shares.length > 1 ? [['all', ...figures(total, 2)]] : []),
-  ];
-  return [
-    ...columns([HEAD, ...rows], ['left', ...HEAD.slice(1).map(() => 'right' as const)]),
-    '',
-    `GPU-hours, of ${gpuHours.toFixed(2)} that the GPUs had.`,
-    oneLine(source),
-  ];
-}
-
 /** One line per namespace, for spreadsheets; a cell that they would read as a formula is quoted. */
 function csvLines({ shares }: Showback): readonly string[] {
   const names = KINDS.flatMap((kind) => AMOUNTS.map((amount) => `${kind}_${amount}_gpu_hours`));
@@ -110,6 +82,6 @@ function csvLines({ shares }: Showback): readonly string[] {
   };
   return [
     ['namespace', ...names].join(','),
-    ...shares.map((share) => [cell(share.namespace), ...figures(share, 6)].join(',')),
+    ...shares.map((share) => [cell(share.namespace), ...figuresOf(share, 6)].join(',')),
   ];
 }
