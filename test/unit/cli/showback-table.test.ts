@@ -13,7 +13,7 @@ const hours = (names: readonly string[], factor = 1) =>
     20 * factor,
   );
 
-test('the most expensive namespace is the first, and the sums are parts of what the GPUs had', (t) => {
+test('the most expensive namespace is the first, and the sums are parts of all hours', (t) => {
   t.deepEqual(showbackLines(hours(['web', 'research']), 'http://prometheus'), [
     '            MEMORY                COMPUTE',
     'NAMESPACE  GRANTED  USED  WASTED  GRANTED  USED  WASTED',
