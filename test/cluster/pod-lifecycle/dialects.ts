@@ -28,6 +28,8 @@ type Documented = {
   readonly memory: readonly ({ readonly mib: number } | { readonly part: number })[];
   readonly cores: number;
   readonly env?: Readonly<Record<string, string>>;
+  /** The variable that has the MiB that the container was granted. */
+  readonly memoryVariable?: string;
 };
 
 const by = (schedulerName: string): PodSettings => ({ spec: { schedulerName } });
@@ -41,8 +43,13 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
     cores: 20,
     env: { ALIYUN_COM_GPU_MEM_CONTAINER: '2', ALIYUN_COM_GPU_MEM_DEV: '2', ALIYUN_COM_GPU_SCHD_WEIGHT: '4' },
   },
-  // github.com/cnvrg/metagpu, README: 100 metagpus are a GPU.
-  metagpu: { limits: { 'cnvrg.io/metagpu': 10 }, memory: [{ part: 0.1 }], cores: 0 },
+  // github.com/cnvrg/metagpu, README: 100 metagpus are a GPU; its plugin's Allocate: MiB of the units that were allocated
+  metagpu: {
+    limits: { 'cnvrg.io/metagpu': 10 },
+    memory: [{ part: 0.1 }],
+    cores: 0,
+    memoryVariable: 'METAGPU_MAX_MEM',
+  },
   // github.com/Project-HAMi/HAMi, README, docs/config.md: MiB and percent of each of the GPUs.
   hami: {
     limits: { 'nvidia.com/gpu': 2, 'nvidia.com/gpumem': 1500, 'nvidia.com/gpucores': 10 },
@@ -122,7 +129,7 @@ export function dialects(onCluster: OnCluster): void {
       }),
     );
     for (const dialect of FOREIGN_DIALECT_NAMES) {
-      const { memory, cores, env = {} } = DOCUMENTED[dialect];
+      const { memory, cores, env = {}, memoryVariable } = DOCUMENTED[dialect];
       const where = { namespace: spaceOf(dialect) };
       await untilRunning(bed, 'documented', where);
       const answered = (pod: Parameters<typeof answersOf>[1]) => answersOf(bed, pod).length >= commands.length;
@@ -148,6 +155,12 @@ export function dialects(onCluster: OnCluster): void {
       t.deepEqual([allocated, refused], [0, OUT_OF_MEMORY], `${dialect}: within its grant, and beyond it`);
       const variables = readFileSync(`/proc/${firstProcessOf(bed, pod)}/environ`, 'utf8').split('\0');
       for (const [name, value] of Object.entries(env)) t.true(variables.includes(`${name}=${value}`), `${name}`);
+      if (memoryVariable !== undefined)
+        t.deepEqual(
+          variables.filter((one) => one.startsWith(`${memoryVariable}=`)),
+          [`${memoryVariable}=${Math.floor((total ?? 0) / MIB)}`],
+          'what its program sees of the GPU',
+        );
       const series = { ...where, pod: 'documented', container: 'main' };
       const counted = async () =>
         (seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_memory_used_bytes', series) ?? 0) >= 256 * MIB ||
