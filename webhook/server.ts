@@ -91,9 +91,12 @@ const TIMEOUTS: Timeouts = { requestMs: 15_000, idleMs: 120_000, drainMs: 0, lea
 const KIB = 1024;
 /**
  * API servers read no request above 3 MiB, the review of an update has two pods, and JSON writes some values longer.
- * All bodies together take at most some 150 MiB, within the chart's limit of 384 MiB.
+ * Connections for all that an API server serves at once (600 by default: --max-requests-inflight and its mutating part),
+ * for the 25 that it keeps idle for each of both paths, and for those that it has closed, or opened ahead, meanwhile: one
+ * that is refused costs a pod's creation. All bodies and connections together take at most some 320 MiB, within the chart's
+ * limit of 512 MiB.
  */
-const LIMITS: Limits = { connections: 512, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
+const LIMITS: Limits = { connections: 1024, largestBytes: 8 * MIB, freeBytes: 64 * KIB, sharedBytes: 48 * MIB };
 
 /**
  * Serves once there is a certificate; until then only the probes are answered, as not ready. Rejects where no

@@ -62,12 +62,6 @@ testUnless(reason)('with faults in every call an agent loses no pod, no action a
 
 type Running = { readonly name: string; readonly uid: string; readonly pid: number; readonly end: () => Promise<void> };
 
-async function must(api: Api, method: string, path: string, object?: object): Promise<unknown> {
-  const { status, body } = await api.ask(method, path, object);
-  if (status >= 300) throw new Error(`${method} ${path}: ${status} ${JSON.stringify(body)}`);
-  return body;
-}
-
 function podWith(name: string, gpuUuid: string, mib: number): object {
   const bytes = mib * MIB;
   const container = { name: 'main', kind: 'app', memoryIsolation: 'on' } as const;
@@ -103,7 +97,7 @@ function kubeletOf(t: ExecutionContext, api: Api, root: string, node: SimulatedN
     /** Creates the pod, publishes its volume and runs its program. */
     async run(index: number, mib: number): Promise<Running> {
       const name = `p${index}`;
-      const { metadata } = (await must(api, 'POST', PODS_PATH, podWith(name, node.uuid(0), mib))) as V1Pod;
+      const { metadata } = await api.must<V1Pod>('POST', PODS_PATH, podWith(name, node.uuid(0), mib));
       const uid = metadata?.uid ?? '';
       const id = index.toString(16).padStart(64, '0');
       mkdirSync(dirname(placeOf(root, uid)), { recursive: true });
@@ -118,13 +112,13 @@ function kubeletOf(t: ExecutionContext, api: Api, root: string, node: SimulatedN
       const { pid, end } = await startHolder(t, node.lib, podGroup(t, uid, id), 0);
       const main = { name: 'main', containerID: `containerd://${id}`, image: 'x', imageID: 'x' };
       const containerStatuses = [{ ...main, ready: true, restartCount: 0 }];
-      await must(api, 'PATCH', `${PODS_PATH}/${name}/status`, { status: { containerStatuses } });
+      await api.must('PATCH', `${PODS_PATH}/${name}/status`, { status: { containerStatuses } });
       return { name, uid, pid: pid ?? 0, end };
     },
     async stop({ name, uid, end }: Running): Promise<void> {
       await end();
       t.is((await unpublish(root, placeOf(root, uid))).code, status.OK);
-      await must(api, 'DELETE', `${PODS_PATH}/${name}?gracePeriodSeconds=0`);
+      await api.must('DELETE', `${PODS_PATH}/${name}?gracePeriodSeconds=0`);
     },
   };
   return kubelet;
@@ -134,9 +128,9 @@ const isThere = ({ pid }: Running) => existsSync(`/proc/${pid}`);
 
 async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer): Promise<void> {
   const next = random(SEED);
-  await must(api, 'POST', '/api/v1/namespaces', { metadata: { name: 'team' } });
-  await must(api, 'POST', '/api/v1/namespaces/team/serviceaccounts', { metadata: { name: 'default' } });
-  await must(api, 'POST', '/api/v1/nodes', { metadata: { name: NODE } });
+  await api.must('POST', '/api/v1/namespaces', { metadata: { name: 'team' } });
+  await api.must('POST', '/api/v1/namespaces/team/serviceaccounts', { metadata: { name: 'default' } });
+  await api.must('POST', '/api/v1/nodes', { metadata: { name: NODE } });
   const proxy = await startFaultyProxy(t, socket, next);
   const file = join(temporaryFolder(t), 'kubeconfig');
   writeFileSync(file, proxy.config.exportConfig());
@@ -185,7 +179,7 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
     if (next() < 0.3) {
       // As another writer of the Node, which does not know the annotation.
       erased += 1;
-      await must(api, 'PATCH', `/api/v1/nodes/${NODE}`, { metadata: { annotations: { [GPUS_ANNOTATION]: null } } });
+      await api.must('PATCH', `/api/v1/nodes/${NODE}`, { metadata: { annotations: { [GPUS_ANNOTATION]: null } } });
     }
     await delay(next() * 500);
   }

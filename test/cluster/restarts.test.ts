@@ -4,13 +4,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { ExecutionContext } from 'ava';
 import { selfSigned } from '../../src/serving/x509.ts';
 import { testUnless } from '../support/gate.ts';
 import { eventually } from '../support/native/node.ts';
 import type { Api } from './bed/api.ts';
 import { startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
+import { register } from './support/registration.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
 const PORT = 9443;
@@ -51,7 +51,9 @@ testUnless(tools.ok ? undefined : tools.reason)('both replicas are restarted and
   const passesTo = () => namespaces.run(['curl', '-sS', '-m', '2', `http://127.0.0.1:${BALANCER_STATUS}`]).out;
   const allServe = () => eventually(() => passesTo() === '9444 9445' || undefined, 'both serve', RESTART_MS);
   await allServe();
-  await register(t, api, cert);
+  const caBundle = Buffer.from(cert).toString('base64');
+  const clientConfig = (path: string) => ({ url: `https://127.0.0.1:${PORT}/${path}`, caBundle });
+  await register(api, (path) => ({ clientConfig: clientConfig(path), timeoutSeconds: 30 }));
   await api.ask('POST', '/api/v1/namespaces/default/serviceaccounts', { metadata: { name: 'default' } });
 
   const creation = createSteadily(api);
@@ -106,35 +108,6 @@ function createSteadily(api: Api) {
       return { asked: all.length, created, perSecond, refusals };
     },
   };
-}
-
-/** As the chart registers it, by an address. */
-async function register(t: ExecutionContext, api: Api, cert: string): Promise<void> {
-  for (const [kind, path] of [
-    ['MutatingWebhookConfiguration', 'mutate'],
-    ['ValidatingWebhookConfiguration', 'validate'],
-  ] as const) {
-    const { status, body } = await api.ask('POST', `/apis/admissionregistration.k8s.io/v1/${kind.toLowerCase()}s`, {
-      kind,
-      apiVersion: 'admissionregistration.k8s.io/v1',
-      metadata: { name: 'cotenant' },
-      webhooks: [
-        {
-          name: `${path}.cotenant.io`,
-          clientConfig: {
-            url: `https://127.0.0.1:${PORT}/${path}`,
-            caBundle: Buffer.from(cert).toString('base64'),
-          },
-          rules: [{ apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['pods'] }],
-          admissionReviewVersions: ['v1'],
-          sideEffects: 'None',
-          failurePolicy: 'Fail',
-          timeoutSeconds: 30,
-        },
-      ],
-    });
-    t.is(status, 201, JSON.stringify(body));
-  }
 }
 
 const podOf = (name: string) => ({

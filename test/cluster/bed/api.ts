@@ -18,6 +18,8 @@ export type User = {
 export type Api = {
   /** Any request, as the administrator or another user; returns a response of any status. */
   ask(method: string, path: string, body?: object, as?: User): Promise<Answer>;
+  /** The body of an answer that says that it was done; rejects with the server's message for any other. */
+  must<T = unknown>(method: string, path: string, body?: object): Promise<T>;
   /** The object, or undefined if it does not exist; rejects with the server's message for any other status. */
   get<T>(path: string): Promise<T | undefined>;
   /** Calls `seen` for each change after `resourceVersion`, until `signal` aborts; rejects if the server ends the watch
@@ -61,6 +63,11 @@ export function bedApi(socketPath: string): Api {
   };
   return {
     ask,
+    async must<T>(method: string, path: string, body?: object) {
+      const answer = await ask(method, path, body);
+      if (answer.status >= 300) throw new Error(`${method} ${path}: ${answer.status} ${JSON.stringify(answer.body)}`);
+      return answer.body as T;
+    },
     async get<T>(path: string) {
       const { status, body } = await ask('GET', path);
       if (status === 404) return undefined;

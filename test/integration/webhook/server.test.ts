@@ -164,6 +164,19 @@ test('connections are limited, and silent ones are closed', async (t) => {
   for (const { socket } of [used, next]) socket.destroy();
 });
 
+test('a burst as large as an API server’s is served on connections of its own', async (t) => {
+  const webhook = await started(t);
+  const raws: Awaited<ReturnType<typeof connectRaw>>[] = [];
+  t.teardown(() => {
+    for (const { socket } of raws) socket.destroy();
+  });
+  // 896 were seen, with 600 pods created at once.
+  while (raws.length < 900) raws.push(...(await Promise.all(Array.from({ length: 30 }, () => connectRaw(webhook)))));
+  for (const { socket } of raws) socket.write('GET /mutate HTTP/1.1\r\nhost: localhost\r\n\r\n');
+  await Promise.all(raws.map(({ until }) => until('POST an AdmissionReview')));
+  t.pass();
+});
+
 test('a connection is reused after six idle seconds, beyond Node’s default', async (t) => {
   const webhook = await started(t, { timeouts: { requestMs: 1_000 } });
   const agent = trusting(webhook.certificate);
