@@ -102,6 +102,8 @@ export function listAndWatch<T, Kept, Listed = Kept>(
           await watchOnce(config, objects, position, interrupt.signal);
       } catch (error) {
         failed = true;
+        // A watch that was served before it broke: what it missed is asked for at once.
+        if (position.isAnswered && performance.now() - startedMs >= SHORT_MS) backoff.reset();
         position.isAnswered = false;
         retryAfterMs = retryAfterMsOf(error);
         if (!closing.signal.aborted) objects.onProblem(describeApiError(error));

@@ -10,6 +10,7 @@ import type {
   V1Service,
   V1ValidatingWebhookConfiguration,
 } from '@kubernetes/client-node';
+import { createBackoff } from '../../src/common/backoff.ts';
 import { describeApiError, retryAfterMsOf, statusOf, unlessMissing } from '../../src/kube/api-error.ts';
 import { callApi, pathOf } from '../../src/kube/call.ts';
 import type { ApiConfig } from '../../src/kube/config.ts';
@@ -44,7 +45,8 @@ type RegistrationClient = {
 const SETTLE_MS = 3_000;
 /** How late a replica may notice a renewal by another one, or damage to the Secret or a registration. */
 const CHECK_EVERY_MS = 10_000;
-const RETRY_MS = 5_000;
+/** Each try makes up to five calls, all of which must go well; few replicas make them. */
+const RETRY_MS = { firstMs: 250, mostMs: 2_000 };
 const CONFLICT_MS = 200;
 const MOST_CONFLICTS = 10;
 
@@ -85,18 +87,19 @@ async function keepCertificate(config: ApiConfig, options: SecretOptions, replic
     options,
     replica,
   );
+  const backoff = createBackoff(RETRY_MS);
   let conflicts = 0;
   while (!signal.aborted) {
-    let waitMs = RETRY_MS;
+    let waitMs = CONFLICT_MS;
     try {
       waitMs = await check();
       conflicts = 0;
+      backoff.reset();
     } catch (error) {
       conflicts = isConflict(error) ? conflicts + 1 : 0;
       // Another replica was first: the next check reads what it wrote.
-      if (conflicts > 0 && conflicts <= MOST_CONFLICTS) waitMs = CONFLICT_MS;
-      else {
-        waitMs = Math.max(RETRY_MS, retryAfterMsOf(error));
+      if (conflicts === 0 || conflicts > MOST_CONFLICTS) {
+        waitMs = backoff.nextMs(retryAfterMsOf(error));
         logger.warn(`cannot check or renew the certificate, and retries: ${describeApiError(error)}`);
       }
     }

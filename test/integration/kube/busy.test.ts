@@ -1,10 +1,11 @@
 // What a busy API server refused is asked for again after the pause that it asks for.
 import test from 'ava';
+import { listAndWatch } from '../../../src/kube/list-watch.ts';
 import { buildBinding, createBindingWriter } from '../../../src/scheduler/allocations/binding-writer.ts';
 import { holdLease } from '../../../src/scheduler/leadership/leader-election.ts';
 import { eventually } from '../../support/native/node.ts';
 import { loggerTo } from '../../support/product/logger.ts';
-import { answer, refuse, startApiServer } from '../../support/services/api-server.ts';
+import { answer, answerList, refuse, startApiServer } from '../../support/services/api-server.ts';
 
 test('a Lease that a busy API server refuses is asked for again after its pause', async (t) => {
   const asked: number[] = [];
@@ -61,4 +62,31 @@ test('whether a pod was bound is asked of a busy API server after its pause', as
   const writer = createBindingWriter({ config, landsMs: 60_000, closed: closed.signal, logger });
   t.deepEqual(await writer.write(request, body), { kind: 'written' });
   t.true((asked[1] ?? 0) - (asked[0] ?? 0) >= 3000);
+});
+
+test('a watch that breaks after it was served is begun anew at once', async (t) => {
+  const begun: number[] = [];
+  const REFUSED = 9;
+  const { config } = await startApiServer(t, ({ isWatch }, response) => {
+    if (!isWatch) return answerList(response, []);
+    if (begun.push(performance.now()) <= REFUSED) return refuse(response, 503);
+    response.writeHead(200, { 'Content-Type': 'application/json' }).flushHeaders();
+    if (begun.length === REFUSED + 1) setTimeout(() => response.destroy(), 1200);
+  });
+  const following = listAndWatch(config, {
+    path: '/api/v1/nodes',
+    keep: (node: object) => node,
+    onList: () => {},
+    onChange: () => {},
+    onGone: () => {},
+    onProblem: () => {},
+    // After nine failures in a row the next pause is 2.5 s at least.
+    pauseMs: { firstMs: 10, mostMs: 60_000 },
+  });
+  t.teardown(() => following.close());
+  const [served = 0, again = 0] = await eventually(
+    () => (begun.length > REFUSED + 1 ? begun.slice(REFUSED) : undefined),
+    'it is begun anew',
+  );
+  t.true(again - served < 1200 + 1000, `${again - served} ms`);
 });
