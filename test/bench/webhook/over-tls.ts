@@ -15,6 +15,8 @@ import { median, quantile } from '../statistics.ts';
 
 const RATE = 1000;
 const CONNECTIONS = 16;
+/** Of Go, whose first build compiles its library as well. */
+const BUILD_MS = 120_000;
 /** Goals of issue 26: milliseconds at that rate, and the part of the twin's peak. */
 const P50_MS = 0.3;
 const P99_MS = 3;
@@ -36,35 +38,42 @@ export async function overTls(scope: Teardown, seconds: number): Promise<readonl
   const [ours, noop, twin] = [await node('webhook'), await node('noop'), await startTwin(scope, folder, files)];
   const target = ({ port }: Server): Target => ({ port, ca, body });
 
-  const [times, bare] = [await atRate(target(ours), seconds), await atRate(target(noop), seconds)];
-  const peak = await peakOf(target(ours), seconds);
+  const [peak, noopPeak] = [await peakOf(target(ours), seconds), await peakOf(target(noop), seconds)];
+  // Of more than what is answered a queue would be measured, which only grows.
+  const keepsUp = Math.min(peak, noopPeak) > RATE;
+  const times = keepsUp ? await atRate(target(ours), seconds) : undefined;
+  const bare = keepsUp ? await atRate(target(noop), seconds) : undefined;
+  const tooMany = keepsUp ? {} : { skipped: `the peak of this run is below ${RATE}/s` };
   const what = `a server in Node that reads the ${body.length} bytes and answers a fixed text`;
-  const skipped = twin === undefined ? { skipped: 'there is no Go' } : {};
   const twinPeak = twin === undefined ? null : await peakOf(target(twin), seconds);
   return [
     {
       name: `webhook.rate_${RATE}.p50_ms`,
-      value: median(times),
+      value: times ? median(times) : null,
       unit: 'ms',
-      reference: { value: median(bare), what },
+      reference: { value: bare ? median(bare) : null, what },
       goal: { most: P50_MS, floor: true },
+      ...tooMany,
     },
     {
       name: `webhook.rate_${RATE}.p99_ms`,
-      value: quantile(times, 0.99),
+      value: times ? quantile(times, 0.99) : null,
       unit: 'ms',
-      reference: { value: quantile(bare, 0.99), what },
+      reference: { value: bare ? quantile(bare, 0.99) : null, what },
       goal: { most: P99_MS, floor: true },
+      ...tooMany,
     },
     {
       name: 'webhook.peak_rps',
       value: peak,
       unit: '1/s',
-      reference: { value: twinPeak, what: 'a twin in Go that decodes the review and answers a fixed patch' },
+      reference:
+        twinPeak === null
+          ? null
+          : { value: twinPeak, what: 'a twin in Go that decodes the review and answers a fixed patch' },
       ...(twinPeak !== null && { goal: { least: Math.round(OF_TWIN * twinPeak) } }),
-      ...skipped,
     },
-    { name: 'webhook.peak_noop_rps', value: await peakOf(target(noop), seconds), unit: '1/s', reference: null },
+    { name: 'webhook.peak_noop_rps', value: noopPeak, unit: '1/s', reference: null },
     {
       name: 'webhook.rss_mb',
       value: residentMb(ours.pid),
@@ -92,7 +101,8 @@ async function start(scope: Teardown, program: string, args: readonly string[]):
 
 async function startTwin(scope: Teardown, folder: string, files: readonly string[]): Promise<Server | undefined> {
   const program = join(folder, 'twin');
-  const built = spawnSync('go', ['build', '-o', program, join(import.meta.dirname, 'twin.go')], { stdio: 'ignore' });
+  const source = join(import.meta.dirname, 'twin.go');
+  const built = spawnSync('go', ['build', '-o', program, source], { stdio: 'ignore', timeout: BUILD_MS });
   return built.status === 0 ? start(scope, program, files) : undefined;
 }
 
@@ -113,7 +123,7 @@ function clientOf({ port, ca, body }: Target) {
 /** Milliseconds from when each review was due, so that one that waits for its turn counts its waiting. */
 async function atRate(target: Target, seconds: number): Promise<readonly number[]> {
   const { send, close } = clientOf(target);
-  for (let turn = 0; turn < RATE; turn += CONNECTIONS) await Promise.all(Array.from({ length: CONNECTIONS }, send));
+  await Promise.all(Array.from({ length: CONNECTIONS }, send));
   const times: number[] = [];
   const open: Promise<void>[] = [];
   const began = performance.now();
