@@ -130,6 +130,23 @@ export function others(count: number, expr: Sum): string {
   return `sum((${expr.of}) unless on (${expr.by}) topk(${count}, ${largest(all)})) or 0 * sum(${newest(all)})`;
 }
 
+const HEAT = CONFIGURATION.clocksThrottled.reasons.join('|');
+/** Number of GPUs that heat or power hardware slows now. */
+export const slowedByHeat = (...matchers: readonly string[]): string =>
+  `count(max by (instance, gpu) (${select('cotenant_device_throttle_reason', ...matchers, `reason=~"${HEAT}"`)} == 1)) or vector(0)`;
+
+/** Values of `slowed`, for a timeline. */
+export const SLOWED: ValueMap['options'] = {
+  1: { text: 'lowered', color: 'text' },
+  2: { text: 'slowed by heat or power', color: 'red' },
+};
+/** Reasons for which clocks are lowered: 1 for what is usual under load, 2 for heat and power hardware. An idle GPU lowers its
+ * clocks, which is no news. */
+export const slowed = (reasons: (matcher: string) => string): string => {
+  const each = (matcher: string) => `max by (instance, gpu, reason) (${reasons(matcher)}) == 1`;
+  return `${each(`reason!~"idle|${HEAT}"`)} or 2 * (${each(`reason=~"${HEAT}"`)})`;
+};
+
 /** Begins a part of a board; with `repeat` there is one for each value of this variable. */
 export const row = (title: string, repeat?: string): RowBuilder =>
   repeat === undefined ? new RowBuilder(title) : new RowBuilder(title).repeat(repeat);

@@ -13,15 +13,18 @@ import {
   ofTarget,
   others,
   type Panel,
+  property,
   RED_FROM_ONE,
   REST,
   row,
+  slowedByHeat,
   table,
   top,
   topOfTwo,
   USABLE,
   WHO,
 } from './builders.ts';
+import { CONFIGURATION } from './lib/configuration.ts';
 import { maxBy, stopsWithin, sumBy, textOf, usableMemory } from './lib/expressions.ts';
 import { type MetricName, select } from './lib/metrics.ts';
 import { toContainer, toNamespace, toNode } from './links.ts';
@@ -53,6 +56,9 @@ const BUSY = [
   `${BY_GPU} (max_over_time(${ofTarget('cotenant_device_sm_active_ratio')}[1h]))`,
 ].join(' or ');
 const REFUSED = (verb: string) => select('cotenant_scheduler_decisions_total', `verb="${verb}"`, 'outcome="refused"');
+const WAITING = `sum by (${WHO}) (${rate('cotenant_container_sm_throttled_seconds_total')})`;
+const DAY_SECONDS = 24 * 3600;
+const LAST_STOP = `max_over_time(${ofTarget('cotenant_container_last_kill_timestamp_seconds')}[${DAY_SECONDS}s])`;
 const CONTAINER_LABELS = { namespace: 'Namespace', pod: 'Pod', container: 'Container' };
 
 const STATE = answers(
@@ -108,8 +114,32 @@ const STATE = answers(
   },
   {
     title: 'Stops in 24 h',
-    is: 'Containers that the agents stopped within 24 hours. Normal: 0. A red line marks each stop; the board of its container says why.',
-    expr: `sum(${stopsWithin(24 * 3600, ...TARGET)}) or vector(0)`,
+    is: 'Containers that the agents stopped within 24 hours. Normal: 0. "Stopped in 24 hours" says which, and why; a red line marks each stop.',
+    expr: `sum(${stopsWithin(DAY_SECONDS, ...TARGET)}) or vector(0)`,
+    steps: ORANGE_FROM_ONE,
+  },
+  {
+    title: 'Over their grant',
+    is: 'Containers that use more memory than their grant and the tolerance. Normal: 0. The agent stops them unless the mode says otherwise; "Closest to their memory limit" says which.',
+    expr: `sum(${ofTarget('cotenant_container_memory_over_limit')}) or vector(0)`,
+    steps: RED_FROM_ONE,
+  },
+  {
+    title: 'Denied',
+    is: 'Containers whose memory allocations were denied in the last interval. Normal: 0. See "Denied allocations by namespace".',
+    expr: `count(sum by (${WHO}) (increase(${ofTarget('cotenant_container_allocations_denied_total')}[$__rate_interval])) > 0) or vector(0)`,
+    steps: ORANGE_FROM_ONE,
+  },
+  {
+    title: 'Waiting',
+    is: 'Containers whose launches waited for a GPU for more than half of the time, summed over threads. Normal: 0. See "Longest waits for a GPU".',
+    expr: `count(${WAITING} > ${CONFIGURATION.throttled.secondsPerSecond}) or vector(0)`,
+    steps: ORANGE_FROM_ONE,
+  },
+  {
+    title: 'Slowed by heat',
+    is: 'GPUs whose clocks are lowered by heat or power hardware now. Normal: 0. The board of the node names them.',
+    expr: slowedByHeat(...TARGET),
     steps: ORANGE_FROM_ONE,
   },
 );
@@ -117,8 +147,8 @@ const STATE = answers(
 const OFFENDERS: readonly Panel[] = [
   table(
     'Longest waits for a GPU',
-    'Containers whose launches waited the longest, in seconds per second, summed over threads. Normal: below 0.5. Above: the container needs more compute, or a neighbor takes it; its board says which.',
-    [['Waiting', `topk(10, sum by (${WHO}) (${rate('cotenant_container_sm_throttled_seconds_total')}))`, 's']],
+    'Containers whose launches waited the longest, in seconds per second, summed over threads. Normal: below 0.5. Above: the container needs more compute, a neighbor takes it, or a policy holds it back; its board says which.',
+    [['Waiting', `topk(10, ${WAITING})`, 's']],
     CONTAINER_LABELS,
     toContainer,
   )
@@ -212,19 +242,30 @@ const ERRORS: readonly Panel[] = [
     { instance: 'Node', gpu: 'GPU', reason: 'Reason' },
     toNode,
   )
-    .span(12)
-    .height(9)
+    .span(8)
+    .height(7)
+    .noValue('none'),
+  table(
+    'Stopped in 24 hours',
+    'Containers that the agents stopped within 24 hours, why, and when last. Normal: empty. Their boards show what they used then.',
+    [['Last', `topk(10, max by (${WHO}, reason) (${LAST_STOP} > time() - ${DAY_SECONDS})) * 1000`, 'dateTimeAsIso']],
+    { ...CONTAINER_LABELS, reason: 'Reason' },
+    toContainer,
+  )
+    .span(16)
+    .height(7)
+    .overrideByName('Last', [property('custom.width', 200)])
     .noValue('none'),
   graph(
     'Denied allocations by namespace',
     'Memory allocations that were denied because of the grant, per step. Normal: 0, or single ones of frameworks that probe. Many: a grant is too small.',
-    { span: 12, unit: 'short', as: 'bars', links: [toNamespace] },
+    { span: 8, unit: 'short', as: 'bars', links: [toNamespace] },
     [top(8, DENIED), '{{namespace}}'],
   ).decimals(0),
   graph(
     'GPU errors by node',
     'Xids and uncorrectable memory errors per step, of the nodes with the most. Normal: 0. The board of the node names the codes, the runbook what they require.',
-    { span: 12, unit: 'short', as: 'bars', links: [toNode] },
+    { span: 8, unit: 'short', as: 'bars', links: [toNode] },
     [
       top(8, sumBy('instance', `increase(${ofTarget('cotenant_device_xid_errors_total')}[$__rate_interval])`)),
       NODE_LEGEND,
@@ -232,8 +273,8 @@ const ERRORS: readonly Panel[] = [
   ).decimals(0),
   graph(
     'Decisions of the agents',
-    'Stops that were decided, reported only, refused or made by evicting the pod, per step. Normal: 0.',
-    { span: 12, unit: 'short', as: 'bars' },
+    'Stops that were decided, reported only ("would"), refused or made by evicting the pod, per step. Normal: 0.',
+    { span: 8, unit: 'short', as: 'bars' },
     [
       `sum by (decision) (increase(${ofTarget('cotenant_enforcement_decisions_total')}[$__rate_interval]))`,
       '{{decision}}',

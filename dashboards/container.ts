@@ -9,7 +9,9 @@ import {
   type Panel,
   property,
   row,
+  SLOWED,
   type Step,
+  slowed,
   table,
   timeline,
   top,
@@ -36,8 +38,6 @@ const LIMIT = `(${of('cotenant_container_memory_limit_bytes')} > 0)`;
 const ON_ITS_GPUS = `and on (job, instance, gpu_uuid) ${of('cotenant_container_info')}`;
 /** Of all containers on its GPUs. */
 const ALL_COMPUTE = `rate(${onNodes('cotenant_container_sm_seconds_total')}[$__rate_interval]) ${ON_ITS_GPUS}`;
-/** An idle GPU lowers its clocks, which is no news. */
-const LOWERED = select('cotenant_device_throttle_reason', ...TARGET, 'reason!="idle"');
 const LAST_STOP = of('cotenant_container_last_kill_timestamp_seconds');
 const NEAR: readonly Step[] = [
   [null, 'green'],
@@ -108,7 +108,7 @@ const SLOW: readonly Panel[] = [
   row('Why is it slow?'),
   graph(
     'Compute and its grant',
-    'Fraction of a GPU that its kernels used, and its compute grant. At the grant: it needs a larger one. Below it and waiting: a neighbor has the GPU. Below it and not waiting: the program itself is not ready, for example it waits for data.',
+    'Fraction of a GPU that its kernels used, and its compute grant. At the grant: it needs a larger one. Below it and waiting: a neighbor has the GPU where "all" below is near 100 %, and otherwise the policy of the GPU or a limit holds it back. Below it and not waiting: the program itself is not ready, for example it waits for data.',
     { span: 12, unit: 'percentunit' },
     [top(2, rate('cotenant_container_sm_seconds_total')), LEGEND],
     [top(2, each('cotenant_container_sm_limit_ratio')), 'granted GPU {{gpu}}', line('red')],
@@ -137,8 +137,14 @@ const SLOW: readonly Panel[] = [
   timeline(
     'Clocks lowered on its GPUs',
     'Reasons that kept the clocks of its GPUs below their maximum. Normal: none or power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
-    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'lowered', color: 'orange' } },
-    [top(8, `max by (instance, gpu, reason) (${LOWERED} ${ON_ITS_GPUS}) == 1`), `${GPU_LEGEND} {{reason}}`],
+    SLOWED,
+    [
+      top(
+        8,
+        slowed((which) => `${select('cotenant_device_throttle_reason', ...TARGET, which)} ${ON_ITS_GPUS}`),
+      ),
+      `${GPU_LEGEND} {{reason}}`,
+    ],
   )
     .span(16)
     .noValue('none'),

@@ -77,11 +77,11 @@ const STATE = answers(
   {
     title: 'Certificate',
     is: 'Time until the certificate of the webhook expires. It is renewed 30 days before. When it has expired, pods that ask for a GPU share are refused.',
-    expr: `min(${NOT_AFTER}) - time()`,
-    unit: 's',
+    expr: `(min(${NOT_AFTER}) - time()) / 86400`,
+    unit: 'd',
     steps: [
       [null, 'red'],
-      [CONFIGURATION.certificateExpires.seconds, 'green'],
+      [CONFIGURATION.certificateExpires.seconds / 86_400, 'green'],
     ],
   },
   {
@@ -134,7 +134,7 @@ const SCHEDULER: readonly Panel[] = [
   row('Scheduler and its load on the API server'),
   graph(
     'Calls of kube-scheduler',
-    'Calls per second that did not succeed, by outcome. "refused": no node fits, or this replica does not lead. "failed": the API server or a fault; normal: 0.',
+    'Calls per second: all that succeeded ("ok"), and the others by verb and outcome. "refused": no node fits, or this replica does not lead. "failed": the API server or a fault; normal: 0.',
     { span: 8, unit: 'short' },
     [
       top(6, sumBy('verb, outcome', controlRate('cotenant_scheduler_decisions_total', 'outcome!="ok"'))),

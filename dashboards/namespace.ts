@@ -1,4 +1,5 @@
 // The board "Namespace": what a team has, uses, wastes and was refused, and which grants would be enough.
+import * as common from '@grafana/grafana-foundation-sdk/common';
 import { boardOf, stopMarks, variable } from './board.ts';
 import {
   answers,
@@ -27,6 +28,7 @@ const USED = of('cotenant_container_memory_used_bytes');
 const COMPUTE = rate('cotenant_container_sm_seconds_total');
 const COMPUTE_LIMIT = of('cotenant_container_sm_limit_ratio');
 const DENIED = `increase(${of('cotenant_container_allocations_denied_total')}[$__rate_interval])`;
+const PEAK = `max_over_time(${of('cotenant_container_memory_peak_bytes')}[$__range])`;
 const SHORT = '{{pod}} {{container}}';
 const LABELS = { namespace: 'Namespace', pod: 'Pod', container: 'Container' };
 
@@ -73,17 +75,19 @@ const STATE = answers(
 const ADVICE: readonly Panel[] = [
   table(
     'What to ask for',
-    'Grants and what was needed of them in the time range: the largest use of memory, and 95 % of the time at most this much compute. A grant a tenth above that is enough; "cotenant recommend" computes it over days.',
+    'Grants and what was needed of them in the time range: the largest use of memory, and 95 % of the time at most this much compute. A grant a tenth above that is enough. To give back: what is granted beyond that; below 0 the container needs more, and where it was denied memory it is not known how much. "cotenant recommend" computes it over days.',
     [
       ['Memory granted', by(LIMIT), 'bytes'],
-      ['Memory needed', by(`max_over_time(${of('cotenant_container_memory_peak_bytes')}[$__range])`), 'bytes'],
+      ['Memory needed', by(PEAK), 'bytes'],
+      ['To give back', by(`${LIMIT} - 1.1 * ${PEAK}`), 'bytes'],
       ['Compute granted', by(COMPUTE_LIMIT), 'percentunit'],
       ['Compute needed', by(`quantile_over_time(0.95, ${COMPUTE}[$__range:$__rate_interval])`), 'percentunit'],
-      ['Waiting', by(rate('cotenant_container_sm_throttled_seconds_total')), 's'],
     ],
     LABELS,
     toContainer,
-  ).height(8),
+  )
+    .height(11)
+    .sortBy([new common.TableSortByFieldStateBuilder().displayName('To give back').desc(true)]),
 ];
 
 const UTILIZATION: readonly Panel[] = [

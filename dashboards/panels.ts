@@ -22,6 +22,9 @@ import {
   REST,
   rate,
   row,
+  SLOWED,
+  slowed,
+  slowedByHeat,
   steps,
   table,
   timeline,
@@ -45,13 +48,8 @@ const ofSm = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', 'domain="sm"');
 const SM_CLOCK = `max by (instance, gpu) (${ofSm('cotenant_device_clock_hertz')})`;
 /** An idle GPU lowers its clocks, which is no news. */
-const THROTTLED = select(
-  'cotenant_device_throttle_reason',
-  'job=~"$job"',
-  'instance=~"$instance"',
-  'gpu=~"$gpu"',
-  'reason!="idle"',
-);
+const throttled = (which: string): string =>
+  select('cotenant_device_throttle_reason', 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', which);
 const ON_GPUS = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
 const increase = (counter: string): string => `increase(${counter}[$__rate_interval])`;
 const byContainer = (expr: string): Sum => sumBy(WHO, expr);
@@ -114,13 +112,7 @@ const NODE = answers(
   {
     title: 'Slowed by heat',
     is: 'GPUs whose clocks are lowered by heat or power hardware now. Normal: 0. Look at cooling and power supply.',
-    expr: `count(max by (instance, gpu) (${select(
-      'cotenant_device_throttle_reason',
-      'job=~"$job"',
-      'instance=~"$instance"',
-      'gpu=~"$gpu"',
-      `reason=~"${CONFIGURATION.clocksThrottled.reasons.join('|')}"`,
-    )} == 1)) or vector(0)`,
+    expr: slowedByHeat('job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"'),
     steps: ORANGE_FROM_ONE,
   },
 );
@@ -185,7 +177,7 @@ const SATURATION: readonly Panel[] = [
     [topOfTwo(6, WHO, (some) => `max by (${WHO}) (${some(USED)} / (${LIMIT}))`), SHORT_WHO],
   )
     .thresholds(steps([null, 'green'], [CONFIGURATION.nearLimit.ratio, 'orange'], [1, 'red']))
-    .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.Line)),
+    .thresholdsStyle(new common.GraphThresholdsStyleConfigBuilder().mode(common.GraphThresholdsStyleMode.Dashed)),
   graph(
     'Waiting for a GPU',
     'Time per second that launches of each container waited, summed over its threads, of those that waited the most. Normal: below 0.5 s. Compare with "Compute by container" to see which neighbor has the GPU.',
@@ -200,8 +192,8 @@ const ERRORS: readonly Panel[] = [
   timeline(
     'Throttle reasons',
     'Reasons that kept the clocks below their maximum, by GPU. Normal: none or power_cap.',
-    { 0: { text: 'no', color: 'transparent' }, 1: { text: 'throttled', color: 'orange' } },
-    [top(8, `${THROTTLED} == 1`), `${GPU_LEGEND} {{reason}}`],
+    SLOWED,
+    [top(8, slowed(throttled)), `${GPU_LEGEND} {{reason}}`],
   ).span(16),
   graph(
     'Memory errors',

@@ -39,7 +39,7 @@ export type Board = {
 
 type Rule = (board: Board) => readonly string[];
 
-const UNITS = ['none', 'short', 'percentunit', 'bytes', 'Bps', 'watt', 'joule', 'celsius', 'hertz', 's', 'string'];
+const UNITS = ['none', 'short', 'percentunit', 'bytes', 'Bps', 'watt', 'joule', 'celsius', 'hertz', 's', 'd', 'string'];
 const UNITLESS_PANELS = ['state-timeline'];
 const COUNTING = ['rate', 'irate', 'increase'];
 const ON_TIME_RANGE_CHANGE = 2;
