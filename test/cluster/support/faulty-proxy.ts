@@ -5,12 +5,13 @@ import { createServer, type IncomingMessage, request, type ServerResponse } from
 import type { AddressInfo } from 'node:net';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
 import type { Teardown } from '../../support/native/node.ts';
 import { refuse } from '../../support/services/api-server.ts';
 
 const FAULTS = ['busy', 'broken', 'unavailable', 'cut-before', 'cut-after', 'late'] as const;
-export type Fault = (typeof FAULTS)[number] | 'watch-cut';
+type Fault = (typeof FAULTS)[number] | 'silent' | 'watch-cut';
 
 /** Less than the extender waits for an answer of the API server. */
 const LATE_MS = 1500;
@@ -24,17 +25,25 @@ export type FaultyProxy = {
   requests: number;
   /** How many of each kind there were. */
   readonly faults: ReadonlyMap<Fault, number>;
+  /** That clients have open now. */
+  readonly connections: () => Promise<number>;
 };
 
-/** `socket`: where the API server is asked by HTTP. Serves until the test ends. */
-export async function startFaultyProxy(t: Teardown, socket: string, random: () => number): Promise<FaultyProxy> {
+/** `socket`: where the API server is asked by HTTP. `withSilence`: some requests get no answer. Serves until the test ends. */
+export async function startFaultyProxy(
+  t: Teardown,
+  socket: string,
+  random: () => number,
+  withSilence = false,
+): Promise<FaultyProxy> {
+  const kinds = withSilence ? ([...FAULTS, 'silent'] as const) : FAULTS;
   const faults = new Map<Fault, number>();
   const proxy = { share: 0, requests: 0, faults };
   const count = <T extends Fault>(fault: T): T => {
     faults.set(fault, (faults.get(fault) ?? 0) + 1);
     return fault;
   };
-  const draw = () => (random() < proxy.share ? FAULTS[Math.floor(random() * FAULTS.length)] : undefined);
+  const draw = () => (random() < proxy.share ? kinds[Math.floor(random() * kinds.length)] : undefined);
 
   const forward = async (incoming: IncomingMessage, body: Buffer): Promise<IncomingMessage> => {
     const { method = '', url: path = '', headers } = incoming;
@@ -53,6 +62,7 @@ export async function startFaultyProxy(t: Teardown, socket: string, random: () =
     if (fault === 'broken') return refuse(response, 500, 'etcdserver: leader changed');
     if (fault === 'unavailable') return refuse(response, 503, 'apiserver is shutting down');
     if (fault === 'cut-before') return response.destroy();
+    if (fault === 'silent') return undefined;
     if (fault === 'late') await delay(LATE_MS);
     const answer = await forward(incoming, body);
     if (fault === 'cut-after') {
@@ -86,5 +96,5 @@ export async function startFaultyProxy(t: Teardown, socket: string, random: () =
   const config = new KubeConfig();
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   config.loadFromClusterAndUser({ name: 'c', server: url, skipTLSVerify: true }, { name: 'u' });
-  return Object.assign(proxy, { config });
+  return Object.assign(proxy, { config, connections: promisify(server.getConnections.bind(server)) });
 }
