@@ -229,7 +229,9 @@ struct sim_facts {
 /* ---- channel ---- */
 #define SIM_RING_ENTRIES 4096u
 #define SIM_CELLS 65536u
-#define SIM_QUEUES 128u /* of one process on one GPU: 0 is the legacy default stream */
+/* Queues of one process on one GPU; the first ones are legacy default streams of its contexts. */
+#define SIM_LEGACY_QUEUES 64u
+#define SIM_QUEUES 192u
 #define SIM_FLAGS 65536u
 
 /* SIM_ITEM_HOST stands for work of the process itself, and is complete when the process says so. */
@@ -243,12 +245,13 @@ struct sim_item {
     int32_t error;   /* SIM_ITEM_KERNEL: sticky error at its end; 0 = none */
     uint32_t blocks; /* SIM_ITEM_KERNEL: blocks of its grid */
     uint16_t queue;
-    bool blocking; /* of a stream that synchronizes with the legacy default stream */
+    bool blocking; /* of a stream that synchronizes with the legacy default stream of its context */
     bool awaits;   /* SIM_ITEM_KERNEL: it does not end before the flag has reached the value */
     uint32_t adds; /* SIM_ITEM_KERNEL: to the flag, at its start */
     uint32_t flag, value;
     /* SIM_ITEM_WAIT: until that item, of that queue and GPU of the process, is complete */
     uint16_t wait_queue, wait_gpu;
+    uint16_t legacy; /* queue of that default stream */
     uint64_t wait_number;
 };
 

@@ -55,13 +55,26 @@ static void wait_for_space(struct sim_channel *channel, uint64_t put) {
     }
 }
 
+uint32_t sim_queue_take(struct sim_context *context, bool legacy) {
+    struct sim_queue *queues = sim.queues[context->gpu];
+    uint32_t first = legacy ? 0 : SIM_LEGACY_QUEUES, end = legacy ? SIM_LEGACY_QUEUES : SIM_QUEUES, found = first;
+    while (found < end && (queues[found].streams || !sim_is_done(context, found, atomic_load(&queues[found].last))))
+        found++;
+    bool shared = found == end;
+    if (shared) found = first + (uint32_t)(sim.next_id % (end - first));
+    queues[found].streams++;
+    queues[found].context = shared && queues[found].context != context ? NULL : context;
+    return found;
+}
+
 int sim_submit(struct sim_context *context, struct sim_stream *stream, struct sim_item *item, uint64_t *number) {
     struct sim_channel *channel = sim.channel[context->gpu];
     pthread_mutex_t *lock = &sim.queue_lock[context->gpu];
-    uint32_t queue = stream ? stream->queue : 0;
+    uint32_t queue = sim_queue_of(context, stream);
     item->submit_ns = now_ns();
     item->queue = (uint16_t)queue;
     item->blocking = !stream || !(stream->flags & ABI_STREAM_NON_BLOCKING);
+    item->legacy = (uint16_t)context->legacy;
     pthread_mutex_lock(lock);
     uint64_t put = atomic_load_explicit(&channel->put, memory_order_relaxed);
     wait_for_space(channel, put);
@@ -99,16 +112,31 @@ int sim_wait_all(struct sim_context *context) {
     return result;
 }
 
+/* A primary context comprises the green ones of its device. */
+int sim_wait_context(struct sim_context *context) {
+    int result = ABI_SUCCESS;
+    for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
+        const struct sim_queue *one = &sim.queues[context->gpu][queue];
+        if (sim_has_work_of(one, context) || (context->primary && one->context->green))
+            result = sim_wait(context, queue, atomic_load(&one->last));
+    }
+    return result;
+}
+
 int sim_wait_legacy(struct sim_context *context) {
     int result = ABI_SUCCESS;
-    for (uint32_t queue = 0; queue < SIM_QUEUES && sim.channel[context->gpu]; queue++)
-        result = sim_wait(context, queue, atomic_load(&sim.queues[context->gpu][queue].last_blocking));
+    for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
+        const struct sim_queue *one = &sim.queues[context->gpu][queue];
+        if (sim_has_work_of(one, context)) result = sim_wait(context, queue, atomic_load(&one->last_blocking));
+    }
     return result;
 }
 
 bool sim_is_legacy_done(struct sim_context *context) {
     for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
-        if (!sim_is_done(context, queue, atomic_load(&sim.queues[context->gpu][queue].last_blocking))) return false;
+        const struct sim_queue *one = &sim.queues[context->gpu][queue];
+        if (sim_has_work_of(one, context) && !sim_is_done(context, queue, atomic_load(&one->last_blocking)))
+            return false;
     }
     return true;
 }

@@ -100,6 +100,7 @@ int sim_context_new(struct sim_context **out, unsigned flags, abi_device device,
                                     .block = reply.arg[0],
                                     .id = ++sim.next_id,
                                     .next = sim.contexts};
+    context->legacy = sim_queue_take(context, true);
     sim_limits_begin(context);
     sim.contexts = context;
     *out = context;
@@ -125,6 +126,7 @@ static void context_end(struct sim_context *context) {
     }
     if (!context->green) sim_simple(SIM_CONTEXT_END, context->gpu, context->block, 0, NULL);
     context->alive = false;
+    sim.queues[context->gpu][context->legacy].streams--;
     for (struct sim_context *other = sim.contexts; other; other = other->next) {
         if (other->alive && other->gpu == context->gpu) return;
     }
@@ -135,7 +137,7 @@ static void context_end(struct sim_context *context) {
 }
 
 int sim_context_finish(struct sim_context *context) {
-    sim_wait_all(context);
+    sim_wait_context(context);
     pthread_mutex_lock(&sim.lock);
     if (context->alive) context_end(context);
     pthread_mutex_unlock(&sim.lock);
@@ -178,7 +180,7 @@ static int primary_drop(abi_device device, bool reset) {
     struct sim_context *context = sim.primary[device];
     bool ends = context && (reset || sim.primary_retains[device] == 1);
     pthread_mutex_unlock(&sim.lock);
-    if (ends) sim_wait_all(context);
+    if (ends) sim_wait_context(context);
     pthread_mutex_lock(&sim.lock);
     context = sim.primary[device];
     bool fits = reset || sim.primary_retains[device] > 0;

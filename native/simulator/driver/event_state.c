@@ -74,7 +74,7 @@ int sim_event_record(struct sim_event *event, struct sim_context *context, struc
         sim_cell_leave(event);
         event->cell = cell;
     }
-    event->queue = stream ? stream->queue : 0;
+    event->queue = sim_queue_of(context, stream);
     atomic_store_explicit(&sim.channel[context->gpu]->cells[event->cell], 0, memory_order_relaxed);
     struct sim_item item = {.kind = SIM_ITEM_STAMP, .cell = event->cell};
     return sim_submit(context, stream, &item, &event->item);

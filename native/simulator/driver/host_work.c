@@ -126,7 +126,7 @@ int sim_host_work(struct sim_context *context, struct sim_stream *stream, const 
     struct lane *lane = &lanes[context->gpu][step->type == ABI_NODE_HOST ? FUNCTIONS : COPIES];
     struct work *work = malloc(sizeof *work), **last = &lane->first;
     if (!work) return ABI_ERROR_OUT_OF_MEMORY;
-    *work = (struct work){.context = context, .queue = stream ? stream->queue : 0, .step = *step};
+    *work = (struct work){.context = context, .queue = sim_queue_of(context, stream), .step = *step};
     atomic_fetch_add_explicit(&pending[context->gpu], 1, memory_order_acquire);
     struct sim_item reached = {.kind = SIM_ITEM_STAMP, .cell = SIM_CELLS}, held = {.kind = SIM_ITEM_HOST};
     pthread_mutex_lock(&lock); /* so that steps are in the order of their items */

@@ -21,6 +21,7 @@ struct sim_context {
     unsigned flags;
     uint64_t block; /* block ID of the context's own memory */
     uint64_t id;
+    uint32_t legacy; /* queue of its legacy default stream */
     size_t limits[8];
     uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
     bool uses_heap, uses_printf;
@@ -146,7 +147,7 @@ struct sim_stream {
 /* A queue of the channel: one stream's, or several where a process has very many. */
 struct sim_queue {
     uint32_t streams;               /* under sim.lock */
-    struct sim_context *context;    /* of the last stream that it was given to */
+    struct sim_context *context;    /* of its streams; NULL: of several, or of none yet */
     _Atomic uint64_t last;          /* number of the last item submitted to it */
     _Atomic uint64_t last_blocking; /* the same, of streams that synchronize with the legacy default stream */
 };

@@ -204,8 +204,12 @@ int sim_submit(struct sim_context *context, struct sim_stream *stream, struct si
 int sim_wait(struct sim_context *context, uint32_t queue, uint64_t number);
 bool sim_is_done(const struct sim_context *context, uint32_t queue, uint64_t number);
 void sim_want(const struct sim_context *context, uint32_t queue, uint64_t number); /* wakes waiters of done_futex */
-int sim_wait_all(struct sim_context *context);
-/* What the legacy default stream encompasses: its own work and that of blocking streams. */
+/* A queue that is empty and of no stream, or else one that is shared, as on hardware, whose queues are few; under
+ * sim.lock. */
+uint32_t sim_queue_take(struct sim_context *context, bool legacy);
+int sim_wait_all(struct sim_context *context); /* all that the process has on the GPU */
+int sim_wait_context(struct sim_context *context);
+/* What the legacy default stream encompasses: its own work and that of the context's blocking streams. */
 int sim_wait_legacy(struct sim_context *context);
 bool sim_is_legacy_done(struct sim_context *context);
 void sim_ring_doorbell(void); /* has the daemon advance the time line to now */
@@ -222,6 +226,12 @@ extern _Thread_local bool sim_in_host_call; /* the thread runs one, which may no
 int sim_stream_context(abi_stream handle, struct sim_context **context, struct sim_stream **object);
 int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags, int priority);
 void sim_stream_end(struct sim_stream *stream);
+static inline uint32_t sim_queue_of(const struct sim_context *context, const struct sim_stream *stream) {
+    return stream ? stream->queue : context->legacy;
+}
+static inline bool sim_has_work_of(const struct sim_queue *queue, const struct sim_context *context) {
+    return !queue->context || queue->context == context;
+}
 /* In the per-thread forms NULL is the thread's own default stream. */
 static inline abi_stream sim_own(abi_stream stream) {
     return stream ? stream : ABI_STREAM_PER_THREAD;

@@ -4,20 +4,6 @@
 
 #include "sim.h"
 
-/* A queue that is empty and of no stream, or else one that the stream shares: as on hardware, whose queues are few. */
-static uint32_t take_queue(struct sim_context *context) {
-    struct sim_queue *queues = sim.queues[context->gpu];
-    uint32_t found = 1 + (uint32_t)(sim.next_id % (SIM_QUEUES - 1));
-    for (uint32_t queue = 1; queue < SIM_QUEUES; queue++) {
-        if (queues[queue].streams || !sim_is_done(context, queue, atomic_load(&queues[queue].last))) continue;
-        found = queue;
-        break;
-    }
-    queues[found].streams++;
-    queues[found].context = context;
-    return found;
-}
-
 /* Has a new stream wait for what all streams of its context await (entry/contexts/context_events.c). */
 static int await_context(struct sim_context *context, struct sim_stream *stream) {
     const struct sim_stream *awaits = context->awaits;
@@ -40,7 +26,7 @@ int sim_stream_new(struct sim_context *context, abi_stream *out, unsigned flags,
     stream->priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
     pthread_mutex_lock(&sim.lock);
     stream->id = ++sim.next_id;
-    stream->queue = take_queue(context);
+    stream->queue = sim_queue_take(context, false);
     stream->next = sim.streams;
     if (stream->next) stream->next->before = stream;
     sim.streams = stream;

@@ -1,5 +1,7 @@
 /* Green contexts: parts of a device's multiprocessors, their contexts and streams. */
 #define SUBJECT "green_contexts"
+#include <unistd.h>
+
 #include "../rules.h"
 
 static CUdevResource all_of_it(void) {
@@ -151,6 +153,22 @@ RULE(event_of_it, .source = DRIVER_API "cuGreenCtxRecordEvent", .calls = "cuGree
     OK(cuGreenCtxRecordEvent(green, event));
     OK(cuEventSynchronize(event));
     OK(cuGreenCtxWaitEvent(green, event));
+}
+
+static int was_awaited;
+static void take_a_while(void *unused) {
+    usleep(50000);
+    *(volatile int *)&was_awaited = 1;
+}
+RULE(primary_synchronizes_its_streams, .source = DRIVER_API "cuCtxSynchronize",
+     .calls = "cuGreenCtxStreamCreate cuLaunchHostFunc cuCtxSynchronize") {
+    CUgreenCtx green = new_green();
+    CUstream stream = NULL;
+    primary_context();
+    OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    OK(cuLaunchHostFunc(stream, take_a_while, NULL));
+    OK(cuCtxSynchronize());
+    TRUE(*(volatile int *)&was_awaited);
 }
 
 RULE(destroy_of_none, .source = DRIVER_API "cuGreenCtxDestroy", .calls = "cuGreenCtxDestroy") {

@@ -102,6 +102,48 @@ RULE(legacy_of_another_context, .source = BEHAVIOR, .calls = CALLS) {
     OK(cuStreamSynchronize(first));
 }
 
+RULE(blocking_of_another_context, .source = BEHAVIOR, .calls = CALLS) {
+    CUcontext first = new_context();
+    hold(CU_STREAM_LEGACY);
+    new_context();
+    word = new_memory(4);
+    OK(cuEventSynchronize(work_in(new_stream(CU_STREAM_DEFAULT))));
+    release_all();
+    OK(cuCtxSetCurrent(first));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+}
+
+RULE(legacy_streams_of_two_contexts, .source = BEHAVIOR, .calls = CALLS) {
+    CUcontext first = new_context();
+    hold(CU_STREAM_LEGACY);
+    new_context();
+    word = new_memory(4);
+    OK(cuEventSynchronize(work_in(CU_STREAM_LEGACY)));
+    OK(cuStreamQuery(CU_STREAM_LEGACY));
+    OK(cuCtxSetCurrent(first));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(CU_STREAM_LEGACY));
+    release_all();
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+}
+
+/* More streams than a GPU has queues for: some share one. */
+enum { MANY_STREAMS = 300 };
+RULE(legacy_waits_for_each_of_many_streams, .source = BEHAVIOR, .calls = CALLS) {
+    CUevent events[MANY_STREAMS];
+    primary_context();
+    word = new_memory(4);
+    CUstream held = new_stream(CU_STREAM_NON_BLOCKING), apart = new_stream(CU_STREAM_NON_BLOCKING);
+    hold(held);
+    for (int i = 0; i < MANY_STREAMS; i++) events[i] = work_in(new_stream(CU_STREAM_DEFAULT));
+    CUevent legacy = work_in(CU_STREAM_LEGACY);
+    OK(cuEventSynchronize(work_in(apart)));
+    bool is_done = cuEventQuery(legacy) == CUDA_SUCCESS;
+    for (int i = 0; i < MANY_STREAMS && is_done; i++) OK(cuEventQuery(events[i]));
+    release_all();
+    OK(cuEventSynchronize(legacy));
+    for (int i = 0; i < MANY_STREAMS; i++) OK(cuEventQuery(events[i]));
+}
+
 RULE(null_of_thread_forms_is_the_threads, .source = BEHAVIOR, .calls = "cuStreamQuery_ptsz cuLaunchHostFunc") {
     primary_context();
     hold(CU_STREAM_PER_THREAD);

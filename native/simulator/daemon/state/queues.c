@@ -17,6 +17,7 @@ void queues_take(struct channel *channel) {
         struct sim_item item = channel->shared->ring[PLACE(queues->taken)];
         uint64_t number = ++queues->taken;
         if (item.queue >= SIM_QUEUES) item.queue = 0;
+        if (item.legacy >= SIM_LEGACY_QUEUES) item.legacy = 0;
         if (item.kind != SIM_ITEM_KERNEL) item.duration_ns = 0;
         if (item.kind == SIM_ITEM_HOST) item.awaits = true;
         if (item.kind == 0 || item.kind > SIM_ITEM_HOST) item.kind = SIM_ITEM_STAMP, item.cell = SIM_CELLS;
@@ -61,12 +62,24 @@ static bool is_active(const struct queues *queues, uint32_t queue) {
     return queues->active[queue / 64] >> queue % 64 & 1;
 }
 
-/* The legacy default stream and blocking streams wait for one another's earlier work. */
+/* Has the queue blocking work of the context with that legacy default stream, before that item? */
+static bool has_blocking(const struct queues *queues, uint32_t queue, uint32_t legacy, uint64_t before) {
+    for (uint64_t number = queues->first[queue]; number < before; number = queues->next[PLACE(number)]) {
+        const struct sim_item *item = &queues->items[PLACE(number)];
+        if (item->blocking && item->legacy == legacy) return true;
+        if (number == queues->last[queue]) break;
+    }
+    return false;
+}
+
+/* The legacy default stream and blocking streams of a context wait for one another's earlier work. */
 static bool is_after_barriers(const struct queues *queues, uint64_t number) {
     const struct sim_item *item = &queues->items[PLACE(number)];
-    if (item->queue != 0) return !item->blocking || !is_active(queues, 0) || queues->first[0] > number;
-    EACH_HEAD(queues, queue, head) {
-        if (queue && queues->items[PLACE(head)].blocking && head < number) return false;
+    uint32_t legacy = item->legacy;
+    if (item->queue != legacy) return !item->blocking || !is_active(queues, legacy) || queues->first[legacy] > number;
+    for (uint32_t queue = next_active(queues, SIM_LEGACY_QUEUES); queue < SIM_QUEUES;
+         queue = next_active(queues, queue + 1)) {
+        if (has_blocking(queues, queue, legacy, number)) return false;
     }
     return true;
 }

@@ -40,7 +40,7 @@ SIM_EXPORT abi_result cuMemFreeAsync(abi_devptr pointer, abi_stream stream) {
              : region && region->kind == SIM_OPENED && region->pooled ? sim_close(region)
              : region && region->kind == SIM_GRAPH
                  ? sim_graph_memory_free(region->graph_memory, pointer)
-                 : sim_linear_free_ordered(pointer, context, object ? object->queue : 0, reached);
+                 : sim_linear_free_ordered(pointer, context, sim_queue_of(context, object), reached);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }

@@ -88,7 +88,7 @@ SIM_EXPORT abi_result cuCtxSynchronize(void) {
     struct sim_context *context;
     int result = sim_current(&context);
     if (result == ABI_SUCCESS) result = sim_capture_forbids_context(context);
-    if (result == ABI_SUCCESS) result = sim_wait_all(context);
+    if (result == ABI_SUCCESS) result = sim_wait_context(context);
     sim_release_unused();
     return result;
 }

@@ -213,7 +213,7 @@ static int take_step(struct sim_context *context, struct sim_stream *stream, str
 
 /* A launch waits for earlier ones of the same executable graph. */
 static int follow_last(struct sim_context *context, struct sim_stream *stream, const struct sim_exec *exec) {
-    uint32_t queue = stream ? stream->queue : 0;
+    uint32_t queue = sim_queue_of(context, stream);
     if (!exec->last_item || (exec->last_gpu == context->gpu && exec->last_queue == queue)) return ABI_SUCCESS;
     struct sim_item item = {.kind = SIM_ITEM_WAIT,
                             .wait_gpu = (uint16_t)exec->last_gpu,
@@ -241,7 +241,7 @@ SIM_EXPORT abi_result cuGraphLaunch(abi_graph_exec handle, abi_stream stream_han
         result = take_step(context, stream, &exec->steps[i], &number);
     if (number) {
         exec->last_gpu = context->gpu;
-        exec->last_queue = stream ? stream->queue : 0;
+        exec->last_queue = sim_queue_of(context, stream);
         exec->last_item = number;
     }
     pthread_mutex_lock(&sim.lock);

@@ -7,8 +7,8 @@ static int await_all(struct sim_context *context, struct sim_stream *stream) {
     struct sim_queue *queues = sim.queues[context->gpu];
     for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
         uint64_t last = atomic_load(&queues[queue].last);
-        bool own = queue == 0 ? !context->green : queues[queue].context == context;
-        if (!own || queue == stream->queue || sim_is_done(context, queue, last)) continue;
+        if (!sim_has_work_of(&queues[queue], context) || queue == stream->queue || sim_is_done(context, queue, last))
+            continue;
         struct sim_item item = {.kind = SIM_ITEM_WAIT,
                                 .wait_gpu = (uint16_t)context->gpu,
                                 .wait_queue = (uint16_t)queue,
@@ -50,7 +50,7 @@ static int wait(struct sim_context *context, abi_event handle) {
     SIM_TRY(event_of(context, handle, &event));
     if (SIM_LOCKED(sim_capture_by_id(event->capture) != NULL)) return ABI_ERROR_CAPTURE_ISOLATION;
     if (!context->awaits) SIM_TRY(sim_stream_new(context, (abi_stream *)&context->awaits, ABI_STREAM_NON_BLOCKING, 0));
-    int result = context->green ? ABI_SUCCESS : sim_event_await(event, context, NULL);
+    int result = sim_event_await(event, context, NULL);
     pthread_mutex_lock(&sim.lock);
     for (struct sim_stream *stream = next_stream(context, sim.streams); stream && result == ABI_SUCCESS;
          stream = next_stream(context, stream->next))
