@@ -6,6 +6,11 @@ import * as v from 'valibot';
 const GPU_UUID = /^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 export const gpuUuid = v.pipe(v.string(), v.regex(GPU_UUID, 'the UUID of a GPU'));
 
+/** `exclusive`: only for a container that asks for all its memory. `none`: for no container with a share; it is left to
+ * other software. */
+export const GPU_MODES = ['exclusive', 'none'] as const;
+export type GpuMode = (typeof GPU_MODES)[number];
+
 export type PlaceableGpu = {
   readonly gpuUuid: string;
   readonly model: string;
@@ -16,6 +21,8 @@ export type PlaceableGpu = {
   readonly fault?: string;
   /** Why a limit on it would not hold, a clause: it accepts no new containers until then. Absent: limits hold. */
   readonly unfenced?: string;
+  /** Absent: it is shared. */
+  readonly mode?: GpuMode;
   /** Why it accepts no new containers now, a clause; absent: it does. */
   readonly blocked?: string;
   /** Sum of the grants on it. */
@@ -25,7 +32,7 @@ export type PlaceableGpu = {
 };
 
 /** What keeps new containers off a GPU. */
-export type GpuStanding = Pick<PlaceableGpu, 'fault' | 'unfenced'>;
+export type GpuStanding = Pick<PlaceableGpu, 'fault' | 'unfenced' | 'mode'>;
 
 export type GpuGrant = {
   readonly gpuUuid: string;

@@ -4,7 +4,7 @@ import * as v from 'valibot';
 import { createPool } from '../common/digest.ts';
 import type { Result } from '../common/result.ts';
 import { listOf, parseVersionedJson, whole } from '../common/schema.ts';
-import { gpuUuid } from './gpu.ts';
+import { GPU_MODES, gpuUuid } from './gpu.ts';
 import { MOST_GPUS, MOST_MEMORY_BYTES } from './request.ts';
 
 const VERSION = 1;
@@ -49,6 +49,8 @@ const nodeGpu = v.object({
   fault: v.exactOptional(clipped(LONGEST_REASON)),
   /** Why a limit on it would not hold, so that it accepts no new containers. Absent: as far as is known limits hold. */
   unfenced: v.exactOptional(clipped(LONGEST_REASON)),
+  /** Absent: it is shared. */
+  mode: v.exactOptional(v.picklist(GPU_MODES)),
   /** Granted by the agent beyond what pods' annotations say (unscheduled-demand.ts); absent: nothing. */
   others: v.exactOptional(v.object({ memoryBytes: count, coresPercent: count, tenants: count })),
 });
@@ -67,7 +69,7 @@ export function formatNodeGpus({ mostTenantsPerGpu, gpus }: NodeGpus): string {
   return JSON.stringify({
     version: VERSION,
     mostTenantsPerGpu,
-    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, links, healthy, fault, unfenced, others }) => ({
+    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, links, healthy, fault, unfenced, mode, others }) => ({
       gpuUuid,
       index,
       model: model.slice(0, LONGEST_MODEL),
@@ -76,6 +78,7 @@ export function formatNodeGpus({ mostTenantsPerGpu, gpus }: NodeGpus): string {
       healthy,
       fault: fault?.slice(0, LONGEST_REASON),
       unfenced: unfenced?.slice(0, LONGEST_REASON),
+      mode,
       others,
     })),
   });

@@ -153,7 +153,7 @@ function addUp(
   return {
     mostTenantsPerGpu,
     ...(placement && { placement }),
-    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, links, healthy, fault, unfenced, others }) => {
+    gpus: gpus.map(({ gpuUuid, index, model, usableBytes, links, healthy, fault, unfenced, mode, others }) => {
       const demands = [...(others ? [others] : []), ...allocations.flatMap(({ demand }) => demand.get(gpuUuid) ?? [])];
       // The copy has no spare places, which are most of a list that was filled one by one.
       const replicas = allocations
@@ -170,6 +170,7 @@ function addUp(
         tenants: demands.reduce((total, { tenants }) => total + tenants, 0),
         ...(fault !== undefined && { fault }),
         ...(unfenced !== undefined && { unfenced }),
+        ...(mode !== undefined && { mode }),
         ...(blocking && { blocked: blocking.reason }),
         ...(replicas.length > 0 && { replicas }),
         ...(links && { links, index }),

@@ -17,7 +17,7 @@ export type Obstacle = {
 
 /** Undefined: it fits. Texts are made when they are read, which most are not. */
 export function findObstacle(gpu: PlaceableGpu, demand: GpuDemand, mostTenantsPerGpu: number): Obstacle | undefined {
-  const { gpuUuid, usableBytes, tenants, blocked, unfenced } = gpu;
+  const { gpuUuid, usableBytes, tenants, blocked, unfenced, mode } = gpu;
   const { memoryBytes, coresPercent } = demand;
   const freeBytes = Math.max(0, usableBytes - gpu.grantedBytes);
   const freeCores = Math.max(0, 100 - gpu.grantedCoresPercent);
@@ -26,6 +26,15 @@ export function findObstacle(gpu: PlaceableGpu, demand: GpuDemand, mostTenantsPe
     return obstacle('no GPU is healthy', 5, false, () => `${gpuUuid} is not healthy${cause}`);
   if (unfenced !== undefined)
     return obstacle('no GPU enforces limits', 5, false, () => `limits are not enforced on ${gpuUuid}: ${unfenced}`);
+  if (mode === 'none')
+    return obstacle(
+      'no GPU is for containers with a share',
+      5,
+      false,
+      () => `${gpuUuid} is left to other software by its node's agent`,
+    );
+  if (mode === 'exclusive' && memoryBytes < usableBytes)
+    return obstacle('no GPU is shared', 5, false, () => `${gpuUuid} is for a container that asks for all its memory`);
   if (blocked !== undefined)
     return obstacle('no GPU takes new pods', 4, true, () => `${gpuUuid} takes no new pods: ${blocked}`);
   if (memoryBytes > usableBytes) {

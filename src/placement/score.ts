@@ -47,10 +47,13 @@ export function costOnGpu(
   const left =
     Math.floor(roomBytes(gpu, demand) / MIB) + (gpu.usableBytes - gpu.grantedBytes - demand.memoryBytes) / MOST_BYTES;
   if (loss) return { first: loss(new Map([[gpu.gpuUuid, freeMilli(gpu, demand)]])), second: left };
-  if (placement !== 'spread') return { first: gpu.tenants === 0 && !isOpen ? 1 : 0, second: left };
+  if (placement !== 'spread') return { first: opens(gpu) && !isOpen ? 1 : 0, second: left };
   const { owner, labels } = countReplicas(replicaOf, [gpu]);
-  return { first: inOrder(owner, labels), second: -left };
+  return { first: inOrder(owner, labels), second: opens(gpu) ? -left : -left - 1 };
 }
+
+/** Whether the first container on it takes room from shares; an exclusive GPU has none for them. */
+const opens = ({ tenants, mode }: NodeGpu): boolean => tenants === 0 && mode !== 'exclusive';
 
 /**
  * Of a node, when a pod is placed like this. Binpack keeps whole GPUs free, then fills the fullest node. Spread shares a
@@ -74,7 +77,7 @@ export function costOnNode(
     // Equal nodes, but for rounding, are taken in a fixed order: to fill one after the other loses least.
     return { first: Math.round(loss(left) * 1e6) / 1e6, second: 0 };
   }
-  const opened = used.filter(({ tenants }) => tenants === 0).length;
+  const opened = used.filter(opens).length;
   if (placement === 'topology') {
     const worst = containers.map((one) => worstLevel(gpusOf(one, used)) ?? MOST_LEVEL);
     return { first: inOrder(MOST_LEVEL - Math.min(...worst), opened), second: -granted };
@@ -97,8 +100,8 @@ function roomBytes(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
 
 /** What a GPU has free, of memory or of compute, whichever is less, once this is granted, too. */
 function freeMilli(gpu: NodeGpu, demand?: Omit<GpuDemand, 'tenants'>): number {
-  const { healthy, fault, unfenced, blocked, usableBytes, grantedBytes, grantedCoresPercent } = gpu;
-  if (!healthy || (fault ?? unfenced ?? blocked) !== undefined || usableBytes === 0) return 0;
+  const { healthy, fault, unfenced, mode, blocked, usableBytes, grantedBytes, grantedCoresPercent } = gpu;
+  if (!healthy || (fault ?? unfenced ?? mode ?? blocked) !== undefined || usableBytes === 0) return 0;
   const memory = (1000 * (usableBytes - grantedBytes - (demand?.memoryBytes ?? 0))) / usableBytes;
   const compute = 10 * (100 - grantedCoresPercent - (demand?.coresPercent ?? 0));
   return Math.max(0, Math.floor(Math.min(memory, compute)));

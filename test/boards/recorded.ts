@@ -50,25 +50,28 @@ const ofProcess = (minute: number, sinceMs: number, weight: number): readonly st
   `nodejs_eventloop_lag_max_seconds ${(0.011 * weight).toFixed(4)}`,
 ];
 
-/** Calls a minute that took up to so many seconds. */
-const BUCKETS: Readonly<Record<string, number>> = { '0.001': 40, '0.005': 58, '0.25': 60, '+Inf': 60 };
+/** Calls a minute that took up to so many seconds: of those that wait for the API server, and of all others. */
+const SLOW: Readonly<Record<string, number>> = { '0.001': 0, '0.005': 20, '0.025': 55, '0.25': 60, '+Inf': 60 };
+const FAST: Readonly<Record<string, number>> = { '0.001': 60, '0.005': 60, '0.025': 60, '0.25': 60, '+Inf': 60 };
+const WAITS = ['bind', 'preempt'];
 const VALUES: Readonly<Record<string, readonly string[]>> = {
   route: ['mutate', 'validate'],
   verb: ['filter', 'prioritize', 'bind', 'preempt'],
   outcome: ['ok', 'refused', 'failed', 'denied', 'internal'],
   result: ['loaded'],
   kind: ['pods', 'nodes'],
-  le: Object.keys(BUCKETS),
+  le: Object.keys(SLOW),
 };
-const GAUGES: Readonly<Record<string, number>> = {
+/** Of these most end well. */
+const CALLS = ['cotenant_webhook_reviews_total', 'cotenant_scheduler_decisions_total'];
+type Gauges = Readonly<Record<string, number>>;
+const GAUGES: Gauges = {
   cotenant_scheduler_leader: 1,
-  cotenant_scheduler_nodes: 12,
-  cotenant_scheduler_granted_pods: 60,
   cotenant_webhook_live_rules_valid: 1,
 };
 
 /** Each family of webhook or scheduler, with a series for each value of its labels. */
-function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: number): readonly string[] {
+function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: number, gauges: Gauges): readonly string[] {
   return Object.entries(CONTROL_PLANE_METRICS).flatMap(([name, { type, labels }]) => {
     if (!name.startsWith(`cotenant_${of}_`)) return [];
     const sets = labels.reduce<readonly Readonly<Record<string, string>>[]>(
@@ -77,10 +80,10 @@ function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: numb
     );
     const value = (set: Readonly<Record<string, string>>, at: number): number => {
       if (name.endsWith('not_after_timestamp_seconds')) return sinceMs / 1000 + 80 * 86_400;
-      if (type === 'gauge') return GAUGES[name] ?? 0;
+      if (type === 'gauge') return gauges[name] ?? 0;
       // The higher the bucket, the more calls it has.
-      if (set.le !== undefined) return minute * (BUCKETS[set.le] ?? 0);
-      return set.outcome === 'ok' ? minute * 60 : Math.floor(minute / (20 + 9 * at));
+      if (set.le !== undefined) return minute * ((WAITS.includes(set.verb ?? '') ? SLOW : FAST)[set.le] ?? 0);
+      return set.outcome === 'ok' && CALLS.includes(name) ? minute * 60 : Math.floor(minute / (20 + 9 * at));
     };
     return sets.map((set, at) => `${name}{${labelled(set)}} ${value(set, at)}`.replace('{}', ''));
   });
@@ -89,8 +92,11 @@ function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: numb
 /** All series at one minute. */
 async function minuteOf(nodes: ReturnType<typeof fleet>, minute: number, sinceMs: number): Promise<readonly string[]> {
   const pages = [];
+  let pods = 0;
   for (const { name, snapshot } of nodes) {
-    const { text } = await render(snapshot(minute, sinceMs));
+    const seen = snapshot(minute, sinceMs);
+    const { text } = await render(seen);
+    pods += seen.containers.length;
     const target = labelled({ job: CONFIGURATION.job, instance: name });
     pages.push(...scraped([text, ...ofProcess(minute, sinceMs, 1 + (name.length % 5) / 4)].join('\n'), target));
   }
@@ -99,7 +105,8 @@ async function minuteOf(nodes: ReturnType<typeof fleet>, minute: number, sinceMs
     ['scheduler', CONFIGURATION.schedulerJob],
   ] as const;
   for (const [part, job] of parts) {
-    const page = [...controlPlane(part, minute, sinceMs), ...ofProcess(minute, sinceMs, 1)].join('\n');
+    const gauges = { ...GAUGES, cotenant_scheduler_nodes: nodes.length, cotenant_scheduler_granted_pods: pods };
+    const page = [...controlPlane(part, minute, sinceMs, gauges), ...ofProcess(minute, sinceMs, 1)].join('\n');
     pages.push(...scraped(page, labelled({ job, instance: '10.1.0.7:9464' })));
   }
   return pages;

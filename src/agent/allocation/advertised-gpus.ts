@@ -22,7 +22,8 @@ type Offer = {
 export function advertisedGpus({ sample, devices }: NodeState, offer: Offer): GpusReading {
   const shareable = devices.flatMap(({ gpu }) => (isShareable(gpu) ? [gpu] : []));
   const isHealthy = (gpu: SampledGpu) => gpu.healthy && offer.standingOf(gpu.uuid).fault === undefined;
-  const healthy = shareable.flatMap((gpu) => (isHealthy(gpu) ? [gpu.uuid] : []));
+  const isOurs = (gpu: SampledGpu) => isHealthy(gpu) && offer.standingOf(gpu.uuid).mode !== 'none';
+  const ours = shareable.flatMap((gpu) => (isOurs(gpu) ? [gpu.uuid] : []));
   const complete = sample.problem === undefined && devices.length > 0;
   const health = healthState(
     devices.map(({ gpu: { uuid, healthy: had } }) => ({
@@ -43,7 +44,7 @@ export function advertisedGpus({ sample, devices }: NodeState, offer: Offer): Gp
       ...(gpu.links && { links: gpu.links }),
       healthy: isHealthy(gpu) && !offer.isStale,
     })),
-    ...(offer.fencesOf && { fences: offer.fencesOf(healthy) }),
+    ...(offer.fencesOf && { fences: offer.fencesOf(ours) }),
     ...(complete && !offer.isStale && health && { health }),
     ...(isNumaKnown && { numaNodes: [...new Set(near)].sort((a, b) => a - b) }),
     complete,

@@ -74,6 +74,7 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
   const { configuration, profiles, onCalibrated, driver, faultOf, log } = options;
   let busy = false;
   let measuredOnce = false;
+  const modeOf = (gpuUuid: string) => configuration.gpuModes[gpuUuid];
   const all = createCanaries(options);
   const canaries = [
     ...(configuration.canary ? [all.interposer] : []),
@@ -90,7 +91,8 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
   const look = async (sample: Sample): Promise<void> => {
     if (busy || sample.problem !== undefined) return;
     busy = true;
-    const healthy = sample.gpus.filter((gpu) => gpu.healthy && isShareable(gpu) && faultOf(gpu.uuid) === undefined);
+    const isOurs = (gpu: SampledGpu) => isShareable(gpu) && modeOf(gpu.uuid) !== 'none';
+    const healthy = sample.gpus.filter((gpu) => gpu.healthy && isOurs(gpu) && faultOf(gpu.uuid) === undefined);
     try {
       if (configuration.calibrate) {
         const uuids = healthy.map((gpu) => gpu.uuid);
@@ -126,8 +128,12 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
       return notYetReason(gpus, byDriver);
     },
     standingOf(gpuUuid) {
-      const [unfenced, fault] = [unfencedBy(fencesOf(gpuUuid)), faultOf(gpuUuid)];
-      return { ...(unfenced !== undefined && { unfenced }), ...(fault !== undefined && { fault }) };
+      const [unfenced, fault, mode] = [unfencedBy(fencesOf(gpuUuid)), faultOf(gpuUuid), modeOf(gpuUuid)];
+      return {
+        ...(unfenced !== undefined && { unfenced }),
+        ...(fault !== undefined && { fault }),
+        ...(mode !== undefined && { mode }),
+      };
     },
     driverFailsOn: (gpuUuid) => all.driver.of(gpuUuid)?.result === 'fails',
     fencesOf,

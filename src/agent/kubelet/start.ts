@@ -60,7 +60,7 @@ export async function startPodServices(
   const cdiFolders = foldersOf(kubernetes.cdiFolders);
   const slots = () => {
     const { gpus = [], numaNodes } = node.gpus() ?? {};
-    const healthy = gpus.filter((gpu) => gpu.healthy && gpu.unfenced === undefined).length;
+    const healthy = gpus.filter((gpu) => gpu.healthy && gpu.unfenced === undefined && gpu.mode !== 'none').length;
     return { healthy: healthy * mostTenantsPerGpu, unhealthy: (gpus.length - healthy) * mostTenantsPerGpu, numaNodes };
   };
   const cdi: Cdi | undefined =

@@ -1,7 +1,7 @@
 // GPUs, grants and use of a cluster, computed from its Nodes, pods and metrics. Pure. Decides which pod counts on which
 // GPU; ../output/cluster-table.ts prints the result.
 
-import type { GpuDemand } from '../../api/gpu.ts';
+import type { GpuDemand, GpuMode } from '../../api/gpu.ts';
 import { type PodGrant, parsePodGrant } from '../../api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../api/names.ts';
 import { parseNodeGpus } from '../../api/node-annotation.ts';
@@ -50,6 +50,8 @@ export type InventoryGpu = {
   readonly model?: string;
   readonly usableBytes?: number;
   readonly healthy?: boolean;
+  /** Absent: it is shared, or not known. */
+  readonly mode?: GpuMode;
   /** Why the GPU is not healthy, if the agent reports a reason. */
   readonly fault?: string;
   readonly grantedBytes: number;
@@ -163,14 +165,14 @@ function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: 
     ...needs.flatMap((need) => [...need.keys()]),
   ]);
   const gpus = [...uuids].map((gpuUuid): InventoryGpu => {
-    const { index, model, usableBytes, healthy, fault, others } =
+    const { index, model, usableBytes, healthy, fault, mode, others } =
       list?.gpus.find((gpu) => gpu.gpuUuid === gpuUuid) ?? {};
     if (list && index === undefined) notes.push(`Node ${name} has grants on ${gpuUuid}, which is not one of its GPUs.`);
     const isShown = (one: ContainerUse) => one.gpuUuid === gpuUuid && (shown === undefined || one.namespace === shown);
     const of = [...(others ? [others] : []), ...needs.flatMap((need) => need.get(gpuUuid) ?? [])];
     return {
       gpuUuid,
-      ...given({ index, model, usableBytes, healthy, fault, others }),
+      ...given({ index, model, usableBytes, healthy, fault, mode, others }),
       grantedBytes: of.reduce((total, need) => total + need.memoryBytes, 0),
       grantedCoresPercent: of.reduce((total, need) => total + need.coresPercent, 0),
       tenants: of.reduce((total, need) => total + need.tenants, 0),
@@ -198,7 +200,8 @@ function nodeOf({ name, node, granted, use }: NodeRead, notes: string[], shown: 
 
 function freeOn(gpus: readonly InventoryGpu[], mostTenantsPerGpu: number): InventoryNode['free'] {
   const bytes = gpus
-    .filter(({ healthy, fault, tenants }) => healthy && fault === undefined && tenants < mostTenantsPerGpu)
+    .filter(({ healthy, fault, mode }) => healthy && (fault ?? mode) === undefined)
+    .filter(({ tenants }) => tenants < mostTenantsPerGpu)
     .map(({ usableBytes = 0, grantedBytes }) => Math.max(0, usableBytes - grantedBytes));
   return { bytes: bytes.reduce((sum, one) => sum + one, 0), largestBytes: Math.max(0, ...bytes) };
 }

@@ -83,6 +83,7 @@ function gpuRow(node: InventoryNode, gpu: InventoryGpu, first: boolean): string[
   const { mostTenantsPerGpu: most } = node;
   const warnings = [
     ...(gpu.fault !== undefined ? [`UNHEALTHY: ${gpu.fault}`] : gpu.healthy === false ? ['LOST'] : []),
+    ...(gpu.mode === undefined ? [] : [gpu.mode === 'none' ? 'left to others' : 'not shared']),
     ...(node.ready === false ? ['NODE NOT READY'] : []),
     ...(gpu.usableBytes !== undefined && gpu.grantedBytes > gpu.usableBytes ? ['OVERCOMMITTED'] : []),
   ];

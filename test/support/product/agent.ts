@@ -1,7 +1,16 @@
 // Starts the agent and `cotenant run` as processes for tests, the way users start them.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync } from 'node:fs';
+import {
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { basename, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -41,6 +50,8 @@ export type RunningAgent = {
 
 export type AgentOptions = {
   readonly settings?: Record<string, string | number | boolean>;
+  /** Settings that only a file can have. */
+  readonly file?: Readonly<Record<string, unknown>>;
   readonly state?: string;
   readonly library?: string;
   readonly env?: Readonly<Record<string, string>>;
@@ -77,6 +88,11 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([path, value]) => ['--set', `${path}=${value}`]);
+  if (options.file !== undefined) {
+    const path = join(temporaryFolder(t), 'agent.json');
+    writeFileSync(path, JSON.stringify(options.file));
+    flags.push('--config', path);
+  }
   const [program = '', ...args] = [...(options.prefix ?? []), process.execPath, mainOf(options.root), 'agent'];
   const child = spawn(program, [...args, ...flags], {
     env: { ...process.env, ...options.env },

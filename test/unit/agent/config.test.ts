@@ -122,6 +122,17 @@ test('every setting is checked by its kind and range, and says what would be rig
   }
 });
 
+test('modes of GPUs are by UUID, and a wrong one is named', (t) => {
+  const uuid = 'GPU-51a0c07e-4a27-4551-8d21-6e1004000000';
+  t.deepEqual(configure({ gpuModes: { [uuid]: 'none' } }, 'x').gpuModes, { [uuid]: 'none' });
+  for (const [gpuModes, message] of [
+    [{ [uuid]: 'shared' }, /^x:\n {2}gpuModes\["GPU-\S+"\]: "shared" is not valid; write one of exclusive, none$/],
+    [{ 0: 'none' }, /^x:\n {2}gpuModes.*the UUID of a GPU$/],
+    [[], /a map from the UUID of a GPU to exclusive or none$/],
+  ] as const)
+    t.throws(() => configure({ gpuModes }, 'x'), { message });
+});
+
 test('settings that cannot be combined are refused', (t) => {
   const together = (settings: Settings) => checkTogether(configure(settings, 'x'));
   t.throws(() => together({ intervalMs: 8000 }), {

@@ -151,6 +151,24 @@ test('without node permissions the GPUs are those of the grants alone', (t) => {
   t.is(totals.usableBytes, 0);
 });
 
+test('GPUs that are not shared have no room for shares, and say so', (t) => {
+  const one = node('node-2', [0, 2, 3]);
+  const modes = ['exclusive', 'none', undefined] as const;
+  const gpus = [0, 2, 3].map((index, at) => {
+    const mode = modes[at];
+    const about = { gpuUuid: uuid(index), index, model: 'NVIDIA L4', usableBytes: 22_600 * MIB, healthy: true };
+    return { ...about, ...(mode !== undefined && { mode }) };
+  });
+  const annotations = { [GPUS_ANNOTATION]: formatNodeGpus({ mostTenantsPerGpu: 50, gpus }) };
+  const nodes = [{ ...one, metadata: { ...one.metadata, annotations } }];
+  const inventory = inventoryOf(objects({ nodes, pods: [] }));
+  t.deepEqual(inventory.nodes[0]?.free, { bytes: 22_600 * MIB, largestBytes: 22_600 * MIB });
+  const ends = inventoryLines(inventory, NOW)
+    .filter((line) => line.includes('NVIDIA L4'))
+    .map((line) => /(not shared|left to others)?$/.exec(line)?.[0]);
+  t.deepEqual(ends, ['not shared', 'left to others', '']);
+});
+
 const range = <T>(count: number, make: (index: number) => T): readonly T[] =>
   Array.from({ length: count }, (_, index) => make(index));
 

@@ -98,14 +98,18 @@ test('a condition is written when it changes, and keeps its transition time', (t
 });
 
 test('a GPU that does not enforce limits has the reason, and its amounts stay', (t) => {
-  const gpus = GPUS.gpus.map((gpu, index) => (index === 0 ? { ...gpu, unfenced: 'why' } : gpu));
+  const gpus = GPUS.gpus.map((gpu, index) =>
+    index === 0 ? { ...gpu, unfenced: 'why', mode: 'exclusive' as const } : gpu,
+  );
   const unfenced = buildNodePatch({ ...GPUS, gpus }, 0);
   t.deepEqual(unfenced.status, patch.status);
   t.deepEqual(parseNodeGpus(unfenced.metadata.annotations['cotenant.io/gpus'] ?? ''), {
     ok: true,
     value: { ...GPUS, gpus },
   });
-  t.false(parseNodeGpus(formatNodeGpus({ ...GPUS, gpus }).replace('"why"', '1')).ok);
+  const text = formatNodeGpus({ ...GPUS, gpus });
+  t.false(parseNodeGpus(text.replace('"why"', '1')).ok);
+  t.false(parseNodeGpus(text.replace('"exclusive"', '"other"')).ok);
 });
 
 test('an unhealthy GPU has the reason, and both conditions are written', (t) => {

@@ -85,18 +85,18 @@ test('nodes that changed since a version are known for 4,096 changes', (t) => {
   t.deepEqual(allocations.changedSince(allocations.version - 3000), new Set(['n']));
 });
 
-test('faults and unenforced limits of a GPU are passed on as its node advertises them', (t) => {
+test('faults, unenforced limits and modes are passed on as a node advertises them', (t) => {
   const allocations = createAllocations();
   const two = gpus('a', 'b');
   allocations.setNode('n', {
     ...two,
-    gpus: two.gpus.map((gpu, at) => (at === 0 ? { ...gpu, unfenced: 'why', fault: 'Xid' } : gpu)),
+    gpus: two.gpus.map((gpu, at) => (at === 0 ? { ...gpu, unfenced: 'why', fault: 'Xid', mode: 'none' } : gpu)),
   });
   t.deepEqual(
-    allocations.placeableNode('n')?.gpus.map(({ unfenced, fault }) => [unfenced, fault]),
+    allocations.placeableNode('n')?.gpus.map(({ unfenced, fault, mode }) => [unfenced, fault, mode]),
     [
-      ['why', 'Xid'],
-      [undefined, undefined],
+      ['why', 'Xid', 'none'],
+      [undefined, undefined, undefined],
     ],
   );
 });

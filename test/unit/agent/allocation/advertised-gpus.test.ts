@@ -1,6 +1,7 @@
 // What a node tells the scheduler of its GPUs.
 import test from 'ava';
 import { advertisedGpus } from '../../../../src/agent/allocation/advertised-gpus.ts';
+import type { GpuStanding } from '../../../../src/api/gpu.ts';
 import { compared, gpu, sampleOf } from '../node.ts';
 
 const FENCES = { status: 'True', reason: 'FencesHold', message: '' } as const;
@@ -12,23 +13,29 @@ test('GPUs in MIG mode and their instances are neither advertised nor waited for
     gpu(2, { uuid: 'MIG-2', parent: 1 }),
     gpu(3, { healthy: false }),
     gpu(4, { migModeUnknown: true }),
+    gpu(5),
   ];
+  const STANDINGS: Readonly<Record<string, GpuStanding>> = {
+    'GPU-3': { unfenced: 'a request beyond the grant succeeded' },
+    'GPU-5': { mode: 'none' },
+  };
   const asked: (readonly string[])[] = [];
   const offered = advertisedGpus(compared(sampleOf(gpus, []), [], {}), {
     isStale: false,
     mostTenantsPerGpu: 5,
     grants: [],
-    standingOf: (gpuUuid) => (gpuUuid === 'GPU-3' ? { unfenced: 'a request beyond the grant succeeded' } : {}),
+    standingOf: (gpuUuid) => STANDINGS[gpuUuid] ?? {},
     fencesOf: (uuids) => {
       asked.push(uuids);
       return FENCES;
     },
   });
   t.deepEqual(
-    offered.gpus.map(({ gpuUuid, healthy, unfenced }) => [gpuUuid, healthy, unfenced]),
+    offered.gpus.map(({ gpuUuid, healthy, unfenced, mode }) => [gpuUuid, healthy, unfenced, mode]),
     [
-      ['GPU-0', true, undefined],
-      ['GPU-3', false, 'a request beyond the grant succeeded'],
+      ['GPU-0', true, undefined, undefined],
+      ['GPU-3', false, 'a request beyond the grant succeeded', undefined],
+      ['GPU-5', true, undefined, 'none'],
     ],
   );
   t.deepEqual(asked, [['GPU-0']]);
