@@ -222,6 +222,7 @@ _Static_assert(sizeof(CUmemcpyAttributes) == 24, "CUmemcpyAttributes");
     CALL(cuFuncGetName, (const char **, CUfunction))                                                              \
     CALL(cuFuncIsLoaded, (int *, CUfunction))                                                                     \
     CALL(cuFuncLoad, (CUfunction))                                                                                \
+    CALL(cuGetProcAddress, (const char *, void **, int, uint64_t))                                                \
     CALL(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))                                      \
     CALL(cuImportExternalMemory, (CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *))                  \
     CALL(cuImportExternalSemaphore, (CUexternalSemaphore *, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *))         \

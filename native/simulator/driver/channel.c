@@ -112,13 +112,11 @@ int sim_wait_all(struct sim_context *context) {
     return result;
 }
 
-/* A primary context comprises the green ones of its device. */
 int sim_wait_context(struct sim_context *context) {
     int result = ABI_SUCCESS;
     for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
         const struct sim_queue *one = &sim.queues[context->gpu][queue];
-        if (sim_has_work_of(one, context) || (context->primary && one->context->green))
-            result = sim_wait(context, queue, atomic_load(&one->last));
+        if (sim_comprises(context, one)) result = sim_wait(context, queue, atomic_load(&one->last));
     }
     return result;
 }

@@ -1,7 +1,8 @@
 /* Limits of a context. Heap, printf buffer, stacks and what the device runtime keeps take memory of the GPU beyond
  * their defaults; the stack limit counts for every thread that the GPU can run at once. Heap and printf buffer are
  * taken when a module that uses them is loaded: so NVIDIA's CUDA C++ Programming Guide says of the heap, and setting
- * either took nothing on an H100 (test/gpu/observed/h100-580.159.04.json, step residuals). Assumption: from then on,
+ * either took nothing on an H100 (test/gpu/observed/h100-580.159.04.json, step residuals). A launch of such a kernel
+ * fixes the limit: the reference of cuCtxSetLimit. Assumption: from then on,
  * and all others, at once when a limit is set, in whole granules, and released when it is lowered; 1 MiB of each SM for
  * a level of synchronization (NVIDIA's guide says up to 150 MB of a GPU), its largest parameters and 256 bytes for a
  * pending launch. */
@@ -43,6 +44,12 @@ int sim_limits_use(struct sim_context *context, bool heap, bool printf_buffer) {
         result = take(context, ABI_LIMIT_PRINTF_FIFO_SIZE, &context->uses_printf);
     pthread_mutex_unlock(&sim.lock);
     return result;
+}
+
+void sim_limits_fix(struct sim_context *context, unsigned limits) {
+    pthread_mutex_lock(&sim.lock);
+    sim_root(context)->fixed_limits |= limits;
+    pthread_mutex_unlock(&sim.lock);
 }
 
 /* Under sim.lock. The old memory is released first, and allocated again if the new size does not fit. */
@@ -96,7 +103,8 @@ SIM_EXPORT abi_result cuCtxSetLimit(int limit, size_t value) {
     if (limit == ABI_LIMIT_PERSISTING_L2 && value > most_persisting) value = most_persisting; /* a hint */
     pthread_mutex_lock(&sim.lock);
     context = sim_root(context);
-    if (is_taken(context, limit)) result = resize(context, limit, value);
+    if (context->fixed_limits >> limit & 1) result = ABI_ERROR_INVALID_VALUE;
+    else if (is_taken(context, limit)) result = resize(context, limit, value);
     if (result == ABI_SUCCESS) context->limits[limit] = value;
     pthread_mutex_unlock(&sim.lock);
     return result;

@@ -26,14 +26,14 @@ static struct lane {
     struct work *first;
     bool started;
 } lanes[SIM_MAX_GPUS][LANES];
-static _Atomic unsigned pending[SIM_MAX_GPUS];
+static _Atomic unsigned pending; /* of all GPUs, whose streams may wait for one another */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 _Atomic int sim_host_calls;
 _Thread_local bool sim_in_host_call;
 
-bool sim_is_host_work_pending(const struct sim_context *context) {
-    return atomic_load_explicit(&pending[context->gpu], memory_order_acquire) > 0;
+bool sim_is_host_work_pending(void) {
+    return atomic_load_explicit(&pending, memory_order_acquire) > 0;
 }
 
 static bool is_met(const struct sim_step *step) {
@@ -103,7 +103,7 @@ static void *serve(void *argument) {
         do_step(&work->step);
         sim_simple(SIM_HOST_DONE, gpu, work->held, 0, NULL);
         free(work);
-        atomic_fetch_sub_explicit(&pending[gpu], 1, memory_order_release);
+        atomic_fetch_sub_explicit(&pending, 1, memory_order_release);
     }
     return NULL;
 }
@@ -127,7 +127,7 @@ int sim_host_work(struct sim_context *context, struct sim_stream *stream, const 
     struct work *work = malloc(sizeof *work), **last = &lane->first;
     if (!work) return ABI_ERROR_OUT_OF_MEMORY;
     *work = (struct work){.context = context, .queue = sim_queue_of(context, stream), .step = *step};
-    atomic_fetch_add_explicit(&pending[context->gpu], 1, memory_order_acquire);
+    atomic_fetch_add_explicit(&pending, 1, memory_order_acquire);
     struct sim_item reached = {.kind = SIM_ITEM_STAMP, .cell = SIM_CELLS}, held = {.kind = SIM_ITEM_HOST};
     pthread_mutex_lock(&lock); /* so that steps are in the order of their items */
     int result = start_thread(lane) ? sim_submit(context, stream, &reached, &work->reached) : ABI_ERROR_OUT_OF_MEMORY;
@@ -141,7 +141,7 @@ int sim_host_work(struct sim_context *context, struct sim_stream *stream, const 
         atomic_fetch_add_explicit(&channel->done_futex, 1, memory_order_release);
         syscall(SYS_futex, &channel->done_futex, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
     } else {
-        atomic_fetch_sub(&pending[context->gpu], 1);
+        atomic_fetch_sub(&pending, 1);
         free(work);
     }
     return result;

@@ -25,6 +25,7 @@ struct sim_context {
     size_t limits[8];
     uint64_t limit_blocks[5]; /* by limit: memory beyond what its default takes */
     bool uses_heap, uses_printf;
+    unsigned fixed_limits; /* one bit each: they were used, and cannot be set any more */
     bool green;
     abi_resource sms;          /* of a green one */
     struct sim_stream *awaits; /* what it awaits, all streams await, also those that are made later; NULL: nothing */
@@ -94,6 +95,7 @@ struct sim_function {
     /* To a flag of the node, and whether it waits for one: its first two parameters are the flag and the value. */
     uint32_t adds;
     bool awaits;
+    unsigned fixed_limits;               /* by a launch */
     unsigned parameters, dynamic_shared; /* number of them; bytes that a launch may ask for */
     struct sim_function *next;
 };
@@ -175,6 +177,7 @@ struct sim_step {
     uint64_t node, shape; /* of an executable graph: which node it was, and the edges that led to it */
     bool disabled;
     struct sim_item item;
+    unsigned fixed_limits; /* ABI_NODE_KERNEL: by its function */
     abi_devptr to, from;
     uint64_t bytes;
     abi_memset_node fill;

@@ -69,6 +69,8 @@ int sim_context_finish(struct sim_context *context);
 void sim_limits_begin(struct sim_context *context); /* sets the limits that a new context has */
 /* Takes the heap and the printf buffer for a module that is loaded. */
 int sim_limits_use(struct sim_context *context, bool heap, bool printf_buffer);
+/* A kernel is launched, after which these limits (one bit each) cannot be set any more. */
+void sim_limits_fix(struct sim_context *context, unsigned limits);
 /* The context whose limits it has and with whose events and functions it works together: a green one's is the primary
  * one. */
 struct sim_context *sim_root(struct sim_context *context);
@@ -218,7 +220,7 @@ void sim_ring_doorbell(void); /* has the daemon advance the time line to now */
  * once unless such a step is pending, which they may have to follow. */
 int sim_host_work(struct sim_context *context, struct sim_stream *stream, const struct sim_step *step,
                   uint64_t *number);
-bool sim_is_host_work_pending(const struct sim_context *context);
+bool sim_is_host_work_pending(void);
 extern _Atomic int sim_host_calls;          /* functions of the program that are running */
 extern _Thread_local bool sim_in_host_call; /* the thread runs one, which may not call the driver */
 
@@ -231,6 +233,10 @@ static inline uint32_t sim_queue_of(const struct sim_context *context, const str
 }
 static inline bool sim_has_work_of(const struct sim_queue *queue, const struct sim_context *context) {
     return !queue->context || queue->context == context;
+}
+/* A primary context comprises the green ones of its device. */
+static inline bool sim_comprises(const struct sim_context *context, const struct sim_queue *queue) {
+    return sim_has_work_of(queue, context) || (context->primary && queue->context->green);
 }
 /* In the per-thread forms NULL is the thread's own default stream. */
 static inline abi_stream sim_own(abi_stream stream) {

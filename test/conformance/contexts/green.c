@@ -171,6 +171,61 @@ RULE(primary_synchronizes_its_streams, .source = DRIVER_API "cuCtxSynchronize",
     TRUE(*(volatile int *)&was_awaited);
 }
 
+RULE(contexts_of_default_streams, .source = DRIVER_API "cuStreamGetCtx_v2", .calls = "cuStreamGetCtx_v2") {
+    CUcontext context = NULL, primary = primary_context();
+    CUgreenCtx green = new_green(), answered = NULL;
+    OK(cuStreamGetCtx_v2(CU_STREAM_PER_THREAD, &context, &answered));
+    TRUE(context == primary && !answered);
+    OK(cuCtxSetCurrent(context_of(green)));
+    context = NULL;
+    OK(cuStreamGetCtx_v2(NULL, &context, &answered));
+    TRUE(context == primary && answered == green);
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuStreamGetCtx_v2(CU_STREAM_PER_THREAD, &context, &answered));
+}
+
+/* What waits for nothing is done when work of a new context is. */
+static void let_pass(void) {
+    CUcontext mine = current_context();
+    new_context();
+    CUevent event = new_event(0);
+    OK(cuEventRecord(event, NULL));
+    OK(cuEventSynchronize(event));
+    OK(cuCtxSetCurrent(mine));
+}
+
+RULE(record_of_the_primary_takes_it_in, .source = DRIVER_API "cuCtxRecordEvent",
+     .calls = "cuGreenCtxStreamCreate cuLaunchHostFunc cuCtxRecordEvent") {
+    CUgreenCtx green = new_green();
+    CUstream stream = NULL;
+    CUcontext primary = primary_context();
+    CUevent event = new_event(CU_EVENT_DISABLE_TIMING);
+    OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    hold(stream);
+    OK(cuCtxRecordEvent(primary, event));
+    let_pass();
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    release_all();
+    OK(cuEventSynchronize(event));
+}
+
+RULE(wait_of_the_primary_holds_it, .source = DRIVER_API "cuCtxWaitEvent",
+     .calls = "cuGreenCtxStreamCreate cuLaunchHostFunc cuCtxWaitEvent") {
+    CUgreenCtx green = new_green();
+    CUstream of_green = NULL;
+    CUcontext primary = primary_context();
+    CUstream busy = new_stream(CU_STREAM_NON_BLOCKING);
+    CUevent event = new_event(CU_EVENT_DISABLE_TIMING), behind = new_event(CU_EVENT_DISABLE_TIMING);
+    OK(cuGreenCtxStreamCreate(&of_green, green, CU_STREAM_NON_BLOCKING, 0));
+    hold(busy);
+    OK(cuEventRecord(event, busy));
+    OK(cuCtxWaitEvent(primary, event));
+    OK(cuEventRecord(behind, of_green));
+    let_pass();
+    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+    release_all();
+    OK(cuEventSynchronize(behind));
+}
+
 RULE(destroy_of_none, .source = DRIVER_API "cuGreenCtxDestroy", .calls = "cuGreenCtxDestroy") {
     start_driver();
     ONE_OF(cuGreenCtxDestroy(NULL), CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE);

@@ -40,6 +40,62 @@ RULE(limit_of_a_context, .source = DRIVER_API "Context Management, cuCtxSetLimit
     TRUE(limit(CU_LIMIT_MALLOC_HEAP_SIZE) >= 32 * MIB);
 }
 
+#define SET_LIMIT DRIVER_API "Context Management, cuCtxSetLimit"
+static CUfunction caller_of(const char *code) {
+    CUmodule module = NULL;
+    CUfunction function = NULL;
+    OK(cuModuleLoadData(&module, code));
+    OK(cuModuleGetFunction(&function, module, "caller"));
+    return function;
+}
+static void launch_and_wait(CUfunction function) {
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuCtxSynchronize());
+}
+
+/* The buffer of printf must be set before a kernel that uses it is launched. */
+RULE(limit_of_printf_after_use, .source = SET_LIMIT, .calls = "cuCtxSetLimit cuLaunchKernel") {
+    static const char CODE[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                               ".extern .func (.param .b32 length) vprintf (.param .b64 format, .param .b64 values);\n"
+                               ".global .align 1 .b8 text[1] = {0};\n"
+                               ".visible .entry caller() {\n.reg .b64 %at;\n"
+                               "mov.u64 %at, text;\ncvta.global.u64 %at, %at;\n{\n"
+                               ".param .b64 format;\nst.param.b64 [format], %at;\n"
+                               ".param .b64 values;\nst.param.b64 [values], 0;\n.param .b32 length;\n"
+                               "call.uni (length), vprintf, (format, values);\n}\nret;\n}\n";
+    primary_context();
+    CUfunction function = caller_of(CODE);
+    launch_and_wait(kernel("nothing"));
+    OK(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 2 * MIB));
+    launch_and_wait(function);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4 * MIB));
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * MIB));
+}
+
+/* And the heap before a kernel that allocates. */
+RULE(limit_of_heap_after_use, .source = SET_LIMIT, .calls = "cuCtxSetLimit cuGraphLaunch") {
+    static const char CODE[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                               ".extern .func (.param .b64 at) malloc (.param .b64 bytes);\n"
+                               ".extern .func free (.param .b64 at);\n"
+                               ".visible .entry caller() {\n.reg .b64 %at;\n{\n"
+                               ".param .b64 bytes;\nst.param.b64 [bytes], 16;\n.param .b64 at;\n"
+                               "call.uni (at), malloc, (bytes);\nld.param.b64 %at, [at];\n}\n{\n"
+                               ".param .b64 at;\nst.param.b64 [at], %at;\ncall.uni free, (at);\n}\nret;\n}\n";
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    primary_context();
+    CUfunction function = caller_of(CODE);
+    CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * MIB));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 32 * MIB));
+}
+
 /* The depth of synchronization is a limit below compute capability 9.0 only. */
 RULE(limit_sync_depth, .source = DRIVER_API "Context Management, cuCtxSetLimit", .calls = "cuCtxSetLimit") {
     primary_context();
@@ -186,6 +242,12 @@ RULE(checkpoint_unknown_process, .source = DRIVER_API "CUDA Checkpointing, cuChe
 }
 
 /* A null place for the state is an invalid value. */
+RULE(checkpoint_before_the_driver_is_initialized, .source = DRIVER_API "Initialization, cuInit",
+     .calls = "cuCheckpointProcessGetState") {
+    int state;
+    EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuCheckpointProcessGetState(getpid(), &state));
+}
+
 RULE(checkpoint_null, .source = DRIVER_API "CUDA Checkpointing, cuCheckpointProcessGetState",
      .calls = "cuCheckpointProcessGetState") {
     primary_context();

@@ -76,6 +76,19 @@ RULE(itself, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAddress",
     TRUE(f);
 }
 
+/* The form of CUDA 11.3 says by its result that nothing was found. */
+RULE(first_form, .source = "CUDA Driver API 11.7, Driver Entry Point Access, cuGetProcAddress",
+     .calls = "cuGetProcAddress") {
+    void *old = NULL, *new = NULL, *f = NULL;
+    OK(cuGetProcAddress("cuMemAlloc", &old, 2000, CU_GET_PROC_ADDRESS_DEFAULT));
+    OK(cuGetProcAddress("cuMemAlloc", &new, 3020, CU_GET_PROC_ADDRESS_DEFAULT));
+    TRUE(old && new && old != new);
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchFunction", &f, 11030, CU_GET_PROC_ADDRESS_DEFAULT));
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuMemAllocAsync", &f, 11010, CU_GET_PROC_ADDRESS_DEFAULT));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemAlloc", NULL, 11030, CU_GET_PROC_ADDRESS_DEFAULT));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemAlloc", &f, 11030, 64));
+}
+
 /* A pointer that was looked up is the function. */
 RULE(works, .source = DRIVER_API "Driver Entry Point Access, cuGetProcAddress",
      .calls = "cuGetProcAddress_v2 cuMemFree_v2") {

@@ -32,6 +32,28 @@ RULE(launches_of_one_are_in_order, .source = DRIVER_API "cuGraphLaunch", .calls 
     OK(cuStreamSynchronize(other));
 }
 
+RULE(launches_of_one_on_two_devices_are_in_order, .source = DRIVER_API "cuGraphLaunch",
+     .calls = "cuGraphLaunch cuLaunchHostFunc") {
+    CUcontext second = NULL;
+    CUgraph graph = new_graph();
+    memset_node(graph, 5);
+    CUgraphExec exec = instantiated(graph);
+    NEEDS(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS, "needs two devices");
+    OK(cuMemsetD32_v2(word, 1, 1));
+    CUstream busy = new_stream(CU_STREAM_NON_BLOCKING);
+    hold(busy);
+    OK(cuGraphLaunch(exec, busy));
+    OK(cuCtxSetCurrent(second));
+    CUstream other = new_stream(CU_STREAM_NON_BLOCKING), apart = new_stream(CU_STREAM_NON_BLOCKING);
+    OK(cuGraphLaunch(exec, other));
+    OK(cuMemsetD32Async(new_memory(4), 1, 1, apart));
+    OK(cuStreamSynchronize(apart));
+    SAME(1, value_there());
+    release_all();
+    OK(cuStreamSynchronize(other));
+    SAME(5, value_there());
+}
+
 /* At one of the calls, whatever other streams do. */
 RULE(fill_of_no_memory_is_refused, .source = DRIVER_API "cuGraphAddMemsetNode; cuGraphLaunch",
      .calls = "cuGraphAddMemsetNode cuGraphLaunch cuLaunchHostFunc") {

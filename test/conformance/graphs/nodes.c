@@ -157,6 +157,14 @@ RULE(dependencies_of_a_node, .source = DRIVER_API "cuGraphNodeGetDependencies",
     SAME(0, count);
 }
 
+RULE(dependencies_of_no_node, .source = DRIVER_API "cuGraphNodeGetDependencies",
+     .calls = "cuGraphNodeGetDependencies cuGraphNodeGetDependentNodes") {
+    size_t count = 99;
+    new_graph();
+    FAILS(cuGraphNodeGetDependencies(NULL, NULL, &count));
+    FAILS(cuGraphNodeGetDependentNodes(NULL, NULL, &count));
+}
+
 RULE(an_edge_added, .source = DRIVER_API "cuGraphAddDependencies", .calls = "cuGraphAddDependencies") {
     CUgraph graph = new_graph();
     CUgraphNode first = empty_node(graph, NULL, 0), second = empty_node(graph, NULL, 0);

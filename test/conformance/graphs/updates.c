@@ -56,6 +56,23 @@ RULE(update_of_parameters, .source = DRIVER_API "cuGraphExecUpdate", .calls = "c
     SAME(2, value_there());
 }
 
+RULE(a_node_stays_disabled_through_an_update, .source = DRIVER_API "cuGraphNodeSetEnabled",
+     .calls = "cuGraphExecUpdate_v2 cuGraphNodeSetEnabled") {
+    CUgraphExecUpdateResultInfo info = {.result = 99};
+    CUgraph first = new_graph(), second = new_graph();
+    CUgraphNode node = memset_node(first, NULL, 0, 1);
+    memset_node(second, NULL, 0, 2);
+    CUgraphExec exec = instantiated(first);
+    OK(cuMemsetD32_v2(word, 9, 1));
+    OK(cuGraphNodeSetEnabled(exec, node, 0));
+    OK(cuGraphExecUpdate_v2(exec, second, &info));
+    run(exec);
+    SAME(9, value_there());
+    OK(cuGraphNodeSetEnabled(exec, node, 1));
+    run(exec);
+    SAME(2, value_there());
+}
+
 RULE(update_with_more_nodes, .source = DRIVER_API "cuGraphExecUpdate", .calls = "cuGraphExecUpdate_v2") {
     CUgraphExecUpdateResultInfo info = {.result = 99, .error_node = (CUgraphNode)1};
     CUgraph first = new_graph(), second = new_graph();

@@ -123,6 +123,15 @@ RULE(a_fork_that_is_joined, .source = CROSS, .calls = BEGIN_END, .recalled = tru
     SAME(CU_STREAM_CAPTURE_STATUS_NONE, status_of(other));
 }
 
+RULE(a_fork_that_is_joined_before_the_last_node, .source = CROSS, .calls = BEGIN_END, .recalled = true) {
+    CUstream stream = capture(), other = fork_of(stream);
+    fill(other);
+    OK(cuStreamWaitEvent(stream, recorded(other), 0));
+    fill(stream);
+    fill(stream);
+    SAME(3, nodes_of(end_of(stream)));
+}
+
 RULE(a_fork_that_is_not_joined, .source = DRIVER_API "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", .calls = BEGIN_END) {
     CUgraph graph = (CUgraph)1;
     CUstream stream = capture(), other = fork_of(stream);
@@ -241,6 +250,15 @@ RULE(dependencies_can_be_set, .source = DRIVER_API "cuStreamUpdateCaptureDepende
     SAME(2, nodes_of(graph));
     OK(cuGraphGetRootNodes(graph, NULL, &roots));
     SAME(2, roots);
+}
+
+RULE(dependencies_of_an_invalid_capture, .source = INVALIDATION,
+     .calls = BEGIN_END " cuStreamUpdateCaptureDependencies") {
+    CUstream stream = capture();
+    fill(stream);
+    FAILS(cuStreamSynchronize(stream));
+    FAILS(cuStreamUpdateCaptureDependencies(stream, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    expect_invalidated(stream);
 }
 
 RULE(capture_into_a_graph, .source = DRIVER_API "cuStreamBeginCaptureToGraph",

@@ -287,6 +287,31 @@ RULE(elapsed_of_none, .source = DRIVER_API "cuEventElapsedTime", .calls = "cuEve
     ONE_OF(cuEventElapsedTime(NULL, event, event), BAD_HANDLE);
 }
 
+static unsigned word_there(CUdeviceptr word, CUstream stream) {
+    unsigned there = 0;
+    OK(cuMemcpyDtoHAsync_v2(&there, word, sizeof there, stream));
+    OK(cuStreamSynchronize(stream));
+    return there;
+}
+RULE(wait_for_another_device_holds_a_fill, .source = DRIVER_API "cuStreamWaitEvent",
+     .calls = "cuStreamWaitEvent cuMemsetD32Async cuMemcpyDtoHAsync_v2 cuLaunchHostFunc") {
+    CUcontext second = NULL;
+    primary_context();
+    NEEDS(cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS, "needs two devices");
+    CUstream busy = new_stream(CU_STREAM_NON_BLOCKING);
+    hold(busy);
+    CUevent event = recorded(CU_EVENT_DISABLE_TIMING, busy);
+    OK(cuCtxSetCurrent(second));
+    CUstream stream = new_stream(CU_STREAM_NON_BLOCKING), apart = new_stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr word = new_memory(4);
+    OK(cuMemsetD32Async(word, 1, 1, apart));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    OK(cuMemsetD32Async(word, 2, 1, stream));
+    SAME(1, word_there(word, apart));
+    release_all();
+    SAME(2, word_there(word, stream));
+}
+
 /* ---- contexts ---- */
 RULE(context_record_takes_in_all_streams, .source = DRIVER_API "cuCtxRecordEvent", .calls = "cuCtxRecordEvent") {
     CUcontext context = primary_context();

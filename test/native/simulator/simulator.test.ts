@@ -28,6 +28,12 @@ test('calls before cuInit and calls that are not simulated fail as in a driver',
   t.deepEqual(await client.ask('call cuGetExportTable'), [801, 0]);
 });
 
+test('kernels of a cubin are found by the names of its sections', async (t) => {
+  const node = await startNode(t, '--gpu', 't4');
+  const client = await readyClient(t, node);
+  t.deepEqual(await client.ask('cubin'), [0, 500]);
+});
+
 test('memory is allocated in granules: small requests share one, large ones do not', async (t) => {
   const node = await startNode(t, '--gpu', 't4');
   const client = await readyClient(t, node);

@@ -32,7 +32,7 @@ static int copy_on(abi_devptr to, abi_devptr from, size_t bytes, abi_stream hand
     struct sim_step step = {.type = ABI_NODE_MEMCPY, .to = to, .from = from, .bytes = bytes};
     if (sim_capture_step(stream, &step, &result)) return result;
     if ((result = sim_copy_usable(to, from, bytes)) != ABI_SUCCESS) return result;
-    if (sim_is_host_work_pending(context)) return sim_host_work(context, stream, &step, NULL);
+    if (sim_is_host_work_pending()) return sim_host_work(context, stream, &step, NULL);
     memmove((void *)to, (void *)from, bytes);
     return ABI_SUCCESS;
 }
@@ -249,7 +249,7 @@ static int fill(abi_devptr to, size_t pitch, unsigned value, unsigned size, size
     if (result == ABI_SUCCESS && !object) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS || sim_capture_step(object, &step, &result)) return result;
     if (wait) result = sim_wait_stream(stream);
-    else if (sim_is_host_work_pending(context)) {
+    else if (sim_is_host_work_pending()) {
         result = sim_fill_usable(&step.fill);
         return result == ABI_SUCCESS ? sim_host_work(context, object, &step, NULL) : result;
     }

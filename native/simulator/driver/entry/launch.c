@@ -34,8 +34,9 @@ static int launch(struct sim_function *function, const struct shape *shape, abi_
     int result = sim_kernel(function, blocks, parameters, &item);
     if (result == ABI_SUCCESS && !stream) result = sim_capture_forbids_legacy(context);
     if (result != ABI_SUCCESS) return result;
-    struct sim_step step = {.type = ABI_NODE_KERNEL, .item = item};
+    struct sim_step step = {.type = ABI_NODE_KERNEL, .item = item, .fixed_limits = function->fixed_limits};
     if (sim_capture_step(stream, &step, &result)) return result;
+    if (function->fixed_limits) sim_limits_fix(context, function->fixed_limits);
     return sim_submit(context, stream, &item, NULL);
 }
 

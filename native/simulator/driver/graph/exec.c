@@ -186,9 +186,11 @@ static int begin_all(struct sim_exec *exec) {
 static int take_step(struct sim_context *context, struct sim_stream *stream, struct sim_step *step, uint64_t *number) {
     int result = ABI_SUCCESS;
     if (step->disabled) return ABI_SUCCESS;
-    bool follows = sim_is_host_work_pending(context); /* copies and fills come after it, with ranges that exist now */
+    bool follows = sim_is_host_work_pending(); /* copies and fills come after it, with ranges that exist now */
     switch (step->type) {
-    case ABI_NODE_KERNEL: return sim_submit(context, stream, &step->item, number);
+    case ABI_NODE_KERNEL:
+        if (step->fixed_limits) sim_limits_fix(context, step->fixed_limits);
+        return sim_submit(context, stream, &step->item, number);
     case ABI_NODE_HOST: return sim_host_work(context, stream, step, number);
     case ABI_NODE_EVENT_RECORD: return sim_event_record(step->event, context, stream);
     case ABI_NODE_WAIT_EVENT: return sim_event_await(step->event, context, stream);

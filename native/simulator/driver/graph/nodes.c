@@ -44,6 +44,7 @@ int sim_step_of(abi_node_params *params, struct sim_step *step) {
         if (!function) function = params->kernel.kernel;
         if (!function || function->magic != SIM_FUNCTION_MAGIC) return ABI_ERROR_INVALID_VALUE;
         if (params->kernel.parameters && params->kernel.extra) return ABI_ERROR_INVALID_VALUE;
+        step->fixed_limits = function->fixed_limits;
         return sim_kernel(function, (uint64_t)params->kernel.grid_x * params->kernel.grid_y * params->kernel.grid_z,
                           params->kernel.parameters, &step->item);
     case ABI_NODE_HOST:

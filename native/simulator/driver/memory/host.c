@@ -54,7 +54,7 @@ static bool host_remove(void *at, bool registered) {
     }
     pthread_mutex_unlock(&sim.lock);
     if (found && !registered) {
-        if (sim_is_host_work_pending(found->context)) sim_wait_all(found->context); /* it may use the memory */
+        if (sim_is_host_work_pending()) sim_wait_all(found->context); /* it may use the memory */
         munmap(found->at, found->bytes);
     }
     free(found);

@@ -307,7 +307,7 @@ static void wait_for_users(abi_devptr pointer) {
     struct sim_region *region = sim_region_at(pointer);
     struct sim_context *context = region && region->kind != SIM_CHUNK ? region->context : NULL;
     pthread_mutex_unlock(&sim.lock);
-    if (context && sim_is_host_work_pending(context)) sim_wait_all(context);
+    if (context && sim_is_host_work_pending()) sim_wait_all(context);
 }
 
 SIM_EXPORT abi_result cuMemFree_v2(abi_devptr pointer) {

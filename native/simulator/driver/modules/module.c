@@ -44,6 +44,15 @@ static bool is_name(char c) {
 #define NEWEST_PTX 15
 #define UNSUPPORTED_PTX_VERSION 222
 
+/* By system calls in the text of a kernel, which ends where the next one begins. */
+static unsigned limits_fixed_by(const char *body) {
+    const char *end = strstr(body, ".entry"), *heap = strstr(body, "malloc"), *printed = strstr(body, "vprintf");
+    unsigned limits = 0;
+    if (heap && (!end || heap < end)) limits |= 1u << ABI_LIMIT_MALLOC_HEAP_SIZE;
+    if (printed && (!end || printed < end)) limits |= 1u << ABI_LIMIT_PRINTF_FIFO_SIZE;
+    return limits;
+}
+
 static int parse_ptx(struct sim_module *module, const char *text) {
     if (strtoul(strstr(text, ".version") + strlen(".version"), NULL, 10) > NEWEST_PTX) return UNSUPPORTED_PTX_VERSION;
     const char *at = text, *previous_end = text;
@@ -68,6 +77,7 @@ static int parse_ptx(struct sim_module *module, const char *text) {
         const char *body = strchr(name, '{'), *end = body ? body : name + length;
         for (const char *parameter = name; (parameter = strstr(parameter, ".param")) && parameter < end; parameter++)
             function->parameters++;
+        function->fixed_limits = limits_fixed_by(end);
         at = previous_end = end;
     }
     return ABI_SUCCESS;

@@ -1,4 +1,6 @@
 /* Commands of client.c for contexts: limits, green contexts, code, checkpoints. */
+#include <elf.h>
+#include <stddef.h>
 
 /* Handles are known to the test alone; kept here too, they are no leaks when the program ends. */
 static uint64_t kept[4096];
@@ -47,6 +49,31 @@ static abi_result load_module(uint64_t bytes, unsigned options, uint64_t *value)
                                     : CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, text);
     free(text);
     *value = (uintptr_t)loaded;
+    return result;
+}
+
+/* A cubin with the kernel "work"; *value: the result of a look-up of another name. */
+static abi_result load_cubin(uint64_t *value) {
+    struct cubin {
+        Elf64_Ehdr header;
+        Elf64_Shdr sections[3];
+        char names[32];
+    } image = {.header = {.e_machine = 190, .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = 3, .e_shstrndx = 1}};
+    static const char NAMES[] = "\0.shstrtab\0.text.work";
+    abi_module loaded;
+    abi_function function;
+    memcpy(image.header.e_ident, ELFMAG, SELFMAG);
+    memcpy(image.names, NAMES, sizeof NAMES);
+    image.header.e_shoff = offsetof(struct cubin, sections);
+    image.sections[1] = (Elf64_Shdr){
+        .sh_name = 1, .sh_type = SHT_STRTAB, .sh_offset = offsetof(struct cubin, names), .sh_size = sizeof NAMES};
+    image.sections[2] = (Elf64_Shdr){.sh_name = 11, .sh_type = SHT_PROGBITS};
+    abi_result result = CALL(cuModuleLoadData, (abi_module *, const void *), &loaded, &image);
+    if (!result)
+        result = CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, loaded, "work");
+    if (!result)
+        *value =
+            (uint64_t)CALL(cuModuleGetFunction, (abi_function *, abi_module, const char *), &function, loaded, "other");
     return result;
 }
 
@@ -107,6 +134,8 @@ static int context_command(const char *command, uint64_t a, uint64_t b, abi_resu
         *result = CALL(cuCtxDetach, (abi_context), (abi_context)(uintptr_t)a);
     } else if (!strcmp(command, "module")) { /* module BYTES [1: uses the heap; else: with so many options] */
         *result = load_module(a, b < 128 ? (unsigned)b : 0, value);
+    } else if (!strcmp(command, "cubin")) {
+        *result = load_cubin(value);
     } else if (!strcmp(command, "unload")) {
         *result = CALL(cuModuleUnload, (abi_module), (abi_module)(uintptr_t)a);
     } else if (!strncmp(command, "checkpoint-", 11)) {

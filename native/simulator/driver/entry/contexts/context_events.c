@@ -1,5 +1,6 @@
 /* Events of a whole context (CUDA Driver API, cuCtxRecordEvent and cuCtxWaitEvent, and the same of green contexts): a
- * record takes in the work of all of its streams, and a wait holds all of them, also streams that are made later. */
+ * record takes in the work of all of its streams, and a wait holds all of them, also streams that are made later; those
+ * of a primary context also what belongs to its green ones. */
 #include "../../captures.h"
 
 /* Under no lock: has `stream` wait for the work of all queues of the context. */
@@ -7,7 +8,7 @@ static int await_all(struct sim_context *context, struct sim_stream *stream) {
     struct sim_queue *queues = sim.queues[context->gpu];
     for (uint32_t queue = 0; queue < SIM_QUEUES; queue++) {
         uint64_t last = atomic_load(&queues[queue].last);
-        if (!sim_has_work_of(&queues[queue], context) || queue == stream->queue || sim_is_done(context, queue, last))
+        if (!sim_comprises(context, &queues[queue]) || queue == stream->queue || sim_is_done(context, queue, last))
             continue;
         struct sim_item item = {.kind = SIM_ITEM_WAIT,
                                 .wait_gpu = (uint16_t)context->gpu,
@@ -45,10 +46,7 @@ static struct sim_stream *next_stream(const struct sim_context *context, struct 
     return stream;
 }
 
-static int wait(struct sim_context *context, abi_event handle) {
-    struct sim_event *event;
-    SIM_TRY(event_of(context, handle, &event));
-    if (SIM_LOCKED(sim_capture_by_id(event->capture) != NULL)) return ABI_ERROR_CAPTURE_ISOLATION;
+static int wait_in(struct sim_context *context, const struct sim_event *event) {
     if (!context->awaits) SIM_TRY(sim_stream_new(context, (abi_stream *)&context->awaits, ABI_STREAM_NON_BLOCKING, 0));
     int result = sim_event_await(event, context, NULL);
     pthread_mutex_lock(&sim.lock);
@@ -56,6 +54,20 @@ static int wait(struct sim_context *context, abi_event handle) {
          stream = next_stream(context, stream->next))
         result = sim_event_await(event, context, stream);
     pthread_mutex_unlock(&sim.lock);
+    return result;
+}
+
+static int wait(struct sim_context *context, abi_event handle) {
+    struct sim_event *event;
+    SIM_TRY(event_of(context, handle, &event));
+    if (SIM_LOCKED(sim_capture_by_id(event->capture) != NULL)) return ABI_ERROR_CAPTURE_ISOLATION;
+    int result = wait_in(context, event);
+    pthread_mutex_lock(&sim.lock);
+    struct sim_context *other = context->primary ? sim.contexts : NULL; /* contexts are never freed */
+    pthread_mutex_unlock(&sim.lock);
+    for (; other && result == ABI_SUCCESS; other = other->next) {
+        if (other->green && other->alive && other->device == context->device) result = wait_in(other, event);
+    }
     return result;
 }
 

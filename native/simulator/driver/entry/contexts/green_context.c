@@ -192,6 +192,7 @@ SIM_EXPORT abi_result cuStreamGetCtx_v2(abi_stream handle, abi_context *out, abi
     SIM_ENTER("cuStreamGetCtx_v2");
     SIM_STREAM(handle, context, stream);
     if (!out || !green) return ABI_ERROR_INVALID_VALUE;
+    if (context->green && handle == ABI_STREAM_PER_THREAD) return ABI_ERROR_INVALID_HANDLE;
     *out = (abi_context)sim_root(context);
     *green = green_of_context(context);
     return ABI_SUCCESS;
