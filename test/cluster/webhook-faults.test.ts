@@ -2,9 +2,11 @@
 // the watches of its rules and of other systems, and its certificate's. Pods of several sizes are created all the time;
 // each has to be answered by the rules that hold, or by those before while a change is on its way.
 import { X509Certificate } from 'node:crypto';
+import { once } from 'node:events';
 import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { connect } from 'node:tls';
 import type { ExecutionContext } from 'ava';
 import {
   readSecretData,
@@ -46,8 +48,8 @@ const MOST_REQUESTS_CUT_OFF = 90;
 const MOST_REQUESTS_AT_REST = 15;
 /** Six watches, and the checks of the certificate. */
 const MOST_CONNECTIONS = 10;
-/** API servers keep idle connections for each of both paths and for each authority since; nine pods come at a time. */
-const MOST_MORE_FILES = 60;
+/** API servers keep 25 idle connections for each path, and those of an authority before for a while. */
+const MOST_MORE_FILES = 120;
 const DAY_MS = 86_400_000;
 
 const SPACE = 'cotenant-system';
@@ -198,6 +200,10 @@ async function checkFaults(t: ExecutionContext, lone: LoneApiServer): Promise<vo
   const requestsAtFirst = proxy.requests;
   const pick = (list: readonly number[]) => list[Math.floor(next() * list.length)] ?? NO_MOST;
   let renewing = true;
+  const trusting = (async () => {
+    while (renewing) await checkTrust(api, new URL(webhook.url).port);
+  })();
+  trusting.catch(() => undefined); // awaited below
   const renewed = checkCertificates(t, api, webhook).finally(() => {
     renewing = false;
   });
@@ -215,6 +221,7 @@ async function checkFaults(t: ExecutionContext, lone: LoneApiServer): Promise<vo
     t.regex(JSON.stringify(wrong.body), /rules\.most\.gpuMemory/);
   }
   await renewed;
+  await trusting;
   await checkAuthority(api);
   changes.sort((a, b) => a - b);
   const slowest = changes.slice(-5).map((ms) => (ms / 1000).toFixed(1));
@@ -288,6 +295,16 @@ async function checkCertificates(t: ExecutionContext, api: Api, webhook: Daemon)
     ({ cert, authorityKey }) => cert !== old.cert && authorityKey === old.authorityKey,
   );
   t.true(new X509Certificate(third.cert).validFromDate.getTime() > Date.now() - DAY_MS);
+}
+
+/** A new connection by what the registrations say, as an API server makes it: the certificate has to be trusted. */
+async function checkTrust(api: Api, port: string): Promise<void> {
+  const { webhooks } = await api.must<{ webhooks: { clientConfig: { caBundle: string } }[] }>('GET', REGISTRATION);
+  const ca = Buffer.from(webhooks[0]?.clientConfig.caBundle ?? '', 'base64').toString();
+  const socket = connect({ host: '127.0.0.1', port: Number(port), ca, servername: NAMES[0] ?? '' });
+  await once(socket, 'secureConnect');
+  socket.destroy();
+  await delay(100);
 }
 
 /** A registration that has lost the authority gets it again. */
