@@ -3,9 +3,11 @@
 import { Buffer } from 'node:buffer';
 import { isGrantKey } from '../src/api/names.ts';
 import { field, isObject, type JsonObject, objectAt, textAt } from '../src/common/json.ts';
-import { formatProblem, invalid, type Problem } from '../src/common/problem.ts';
+import { formatProblem, type Problem } from '../src/common/problem.ts';
+import type { Operation } from './apply-patch.ts';
 import type { WebhookConfiguration } from './config.ts';
-import { diff, fieldPath, findPrototypeKey, type Operation, verifyPatch } from './json-patch.ts';
+import { diff, verifyPatch } from './json-patch.ts';
+import { fieldPath } from './json-pointer.ts';
 import { mutatePod } from './mutate.ts';
 import { checkUpdate, reviewEphemeral } from './validate-update.ts';
 
@@ -173,7 +175,11 @@ function toAnswer(uid: string, verdict: Verdict): Answered {
     case 'patched': {
       const { before, after, operations, record } = verdict;
       const verified = verifyPatch(before, operations, after);
-      if (!verified.ok) return wrongPatch(uid, before, operations, verified.error);
+      // It is never sent: the webhook is at fault.
+      if (!verified.ok) {
+        const fault = `internal: ${verified.error}`;
+        return { outcome: 'internal', answer: denial(uid, 500, 'InternalError', fault), fault };
+      }
       const response = {
         uid,
         allowed: true,
@@ -185,18 +191,6 @@ function toAnswer(uid: string, verdict: Verdict): Answered {
       return { outcome: 'patched', answer: answer(response) };
     }
   }
-}
-
-/** A patch that fails its verification is never sent: a key of the pod prevents the verification, or the webhook is at
- * fault. */
-function wrongPatch(uid: string, pod: JsonObject, operations: readonly Operation[], why: string): Answered {
-  const hostile = findPrototypeKey(pod, operations);
-  if (hostile === undefined) {
-    const fault = `internal: ${why}`;
-    return { outcome: 'internal', answer: denial(uid, 500, 'InternalError', fault), fault };
-  }
-  const problem = invalid(hostile, undefined, 'is not a name that Kubernetes allows', 'leave it out');
-  return { outcome: 'denied', answer: denial(uid, 422, 'Invalid', formatProblem(problem)) };
 }
 
 function encode(operations: readonly Operation[]): string {

@@ -1,18 +1,10 @@
 // The JSON Patch (RFC 6902) from the received pod to the wanted pod, with add, replace and remove only, and the
 // verification that it applies.
-import { apply_patch } from 'jsonpatch';
 import { isDeepEqual } from '../src/common/deep-equal.ts';
 import { isObject, type JsonObject, textAt } from '../src/common/json.ts';
-import { keyPath } from '../src/common/problem.ts';
 import { err, ok, type Result } from '../src/common/result.ts';
-
-export type Operation =
-  | { readonly op: 'add' | 'replace'; readonly path: string; readonly value: unknown }
-  | { readonly op: 'remove'; readonly path: string };
-
-function unescapeStep(step: string): string {
-  return step.replaceAll('~1', '/').replaceAll('~0', '~');
-}
+import { applyPatch, type Operation } from './apply-patch.ts';
+import { escapeStep } from './json-pointer.ts';
 
 /** A list with more changes is sent whole: applying each of them copies the list, which takes quadratic time. */
 export const MOST_CHANGES_OF_A_LIST = 256;
@@ -24,56 +16,15 @@ export function diff(original: JsonObject, wanted: JsonObject): Operation[] {
   return operations;
 }
 
-/** One step of a JSON Pointer (RFC 6901): `~` first, or the second replacement would be escaped again. */
-export function escapeStep(step: string): string {
-  return step.replaceAll('~', '~0').replaceAll('/', '~1');
-}
-
-/** The field path of a pointer, as Kubernetes writes it: `spec.containers[0].env`. */
-export function fieldPath(pointer: string): string {
-  return pointer
-    .split('/')
-    .slice(1)
-    .map(unescapeStep)
-    .reduce((path, step) => {
-      if (/^(\d+|-)$/.test(step)) return `${path}[${step}]`;
-      if (/[./]/.test(step)) return keyPath(path, step);
-      return path === '' ? step : `${path}.${step}`;
-    }, '');
-}
-
-/**
- * Applies the patch as the API server would and compares. The library copies the objects on the path and changes no
- * input, but it copies by assignment, which turns an own key `__proto__` into a prototype (see `findPrototypeKey`).
- */
+/** Applies the patch as the API server would and compares. */
 export function verifyPatch(original: JsonObject, operations: readonly Operation[], wanted: JsonObject): Result<true> {
   try {
-    const applied: unknown = apply_patch(original, [...operations]);
-    return isDeepEqual(wanted, applied) ? ok(true) : err('the patch does not lead to the wanted pod');
+    return isDeepEqual(wanted, applyPatch(original, operations))
+      ? ok(true)
+      : err('the patch does not lead to the wanted pod');
   } catch (error) {
     return err(`the patch does not apply: ${error instanceof Error ? error.message : String(error)}`);
   }
-}
-
-/**
- * The field of an own key `__proto__` in an object on the path of an operation, or undefined. Kubernetes allows no such
- * name; a pod that has one is refused for it, because the verification cannot distinguish it from a fault of the
- * webhook.
- */
-export function findPrototypeKey(original: JsonObject, operations: readonly Operation[]): string | undefined {
-  for (const { path } of operations) {
-    const steps = path.split('/').slice(1, -1);
-    let value: unknown = original;
-    for (let depth = 0; depth <= steps.length; depth += 1) {
-      if (isObject(value) && Object.hasOwn(value, '__proto__')) {
-        return keyPath(fieldPath(['', ...steps.slice(0, depth)].join('/')), '__proto__');
-      }
-      const step = steps[depth];
-      if (step === undefined || typeof value !== 'object' || value === null) break;
-      value = (value as JsonObject)[unescapeStep(step)];
-    }
-  }
-  return undefined;
 }
 
 function diffValues(original: unknown, wanted: unknown, path: string, operations: Operation[]): void {

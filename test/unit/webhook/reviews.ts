@@ -7,8 +7,8 @@ import { uuidsAnnotation } from '../../../src/api/names.ts';
 import { type JsonObject, objectAt } from '../../../src/common/json.ts';
 import { formatProblem } from '../../../src/common/problem.ts';
 import { type Route, review } from '../../../webhook/admission-review.ts';
+import type { Operation } from '../../../webhook/apply-patch.ts';
 import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/config.ts';
-import type { Operation } from '../../../webhook/json-patch.ts';
 
 export const FIXTURES = join(import.meta.dirname, '../../fixtures/admission');
 
