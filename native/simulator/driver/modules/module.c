@@ -46,10 +46,11 @@ static bool is_name(char c) {
 
 /* By system calls in the text of a kernel, which ends where the next one begins. */
 static unsigned limits_fixed_by(const char *body) {
-    const char *end = strstr(body, ".entry"), *heap = strstr(body, "malloc"), *printed = strstr(body, "vprintf");
+    const char *next = strstr(body, ".entry");
+    size_t length = next ? (size_t)(next - body) : strlen(body);
     unsigned limits = 0;
-    if (heap && (!end || heap < end)) limits |= 1u << ABI_LIMIT_MALLOC_HEAP_SIZE;
-    if (printed && (!end || printed < end)) limits |= 1u << ABI_LIMIT_PRINTF_FIFO_SIZE;
+    if (memmem(body, length, "malloc", strlen("malloc"))) limits |= 1u << ABI_LIMIT_MALLOC_HEAP_SIZE;
+    if (memmem(body, length, "vprintf", strlen("vprintf"))) limits |= 1u << ABI_LIMIT_PRINTF_FIFO_SIZE;
     return limits;
 }
 
