@@ -90,6 +90,28 @@ const ADVICE: readonly Panel[] = [
     .sortBy([new common.TableSortByFieldStateBuilder().displayName('To give back').desc(true)]),
 ];
 
+/** Of extended resources, whose quotas have such names. */
+const quota = (type: 'used' | 'hard'): string =>
+  select('kube_resourcequota', 'namespace=~"$namespace"', 'resource=~"requests[.].+/.+"', `type="${type}"`);
+
+const QUOTAS: readonly Panel[] = [
+  table(
+    'Quotas',
+    'What is used of the ResourceQuotas of GPU shares and other devices, by kube-state-metrics. At 100 % the API server refuses further pods of the namespace. Empty without quotas or without kube-state-metrics.',
+    [
+      [
+        'Used',
+        `max by (namespace, resourcequota, resource) (${quota('used')} / ignoring (type) (${quota('hard')} > 0))`,
+        'percentunit',
+      ],
+    ],
+    { namespace: 'Namespace', resourcequota: 'Quota', resource: 'Resource' },
+  )
+    .height(6)
+    .sortBy([new common.TableSortByFieldStateBuilder().displayName('Used').desc(true)])
+    .noValue('none'),
+];
+
 const UTILIZATION: readonly Panel[] = [
   row('Used and wasted'),
   graph(
@@ -155,5 +177,5 @@ export const namespace = boardOf({
   description: 'What a namespace has of the GPUs, uses, wastes and was refused, and what its pods should ask for.',
   variables: [variable('namespace', select('cotenant_container_info', 'job=~"$job"', 'instance=~"$instance"'))],
   annotations: [stopMarks(`${of('cotenant_container_last_kill_timestamp_seconds')} * 1000`)],
-  panels: [...STATE, ...ADVICE, ...UTILIZATION, ...REFUSED],
+  panels: [...STATE, ...ADVICE, ...QUOTAS, ...UTILIZATION, ...REFUSED],
 });

@@ -1,5 +1,5 @@
 // The metrics that boards and alert rules may use, with their types and labels: those that the collectors declare, and
-// some of Prometheus, of the agent's process, of the webhook and of the scheduler. A name that nothing serves does not compile.
+// some of Prometheus, of kube-state-metrics, of the agent's process, of the webhook and of the scheduler. A name that nothing serves does not compile.
 import { agent } from '../../src/exporter/collectors/agent.ts';
 import { counter, gauge } from '../../src/exporter/collectors/collector.ts';
 import { container } from '../../src/exporter/collectors/container.ts';
@@ -36,6 +36,16 @@ export const CONTROL_PLANE_METRICS = {
   cotenant_scheduler_invalid_objects: gauge('Objects with an annotation that cannot be read.', ['kind']),
 };
 
+/** Of kube-state-metrics (docs/metrics/policy/resourcequota-metrics.md there), if the cluster has it. */
+export const CLUSTER_METRICS = {
+  kube_resourcequota: gauge('What a ResourceQuota allows, and what is used of it.', [
+    'namespace',
+    'resourcequota',
+    'resource',
+    'type',
+  ]),
+};
+
 export const METRICS = {
   up: gauge('1 if Prometheus could scrape the target.'),
   scrape_samples_scraped: gauge('Series of the last scrape of the target.'),
@@ -56,6 +66,7 @@ export const METRICS = {
   ...processes.metrics,
   ...PAGE_METRICS,
   ...CONTROL_PLANE_METRICS,
+  ...CLUSTER_METRICS,
 };
 
 /** A selector of PromQL for one of the metrics; `matchers` are written as they stand between the braces. */

@@ -93,13 +93,24 @@ function controlPlane(of: 'webhook' | 'scheduler', minute: number, sinceMs: numb
 async function minuteOf(nodes: ReturnType<typeof fleet>, minute: number, sinceMs: number): Promise<readonly string[]> {
   const pages = [];
   let pods = 0;
+  const namespaces = new Set<string>();
   for (const { name, snapshot } of nodes) {
     const seen = snapshot(minute, sinceMs);
     const { text } = await render(seen);
     pods += seen.containers.length;
+    for (const { namespace } of seen.containers) namespaces.add(namespace);
     const target = labelled({ job: CONFIGURATION.job, instance: name });
     pages.push(...scraped([text, ...ofProcess(minute, sinceMs, 1 + (name.length % 5) / 4)].join('\n'), target));
   }
+  for (const namespace of namespaces)
+    for (const [type, share] of [
+      ['used', 0.85],
+      ['hard', 1],
+    ] as const) {
+      const of = { namespace, resourcequota: 'gpus', resource: 'requests.cotenant.io/gpu-memory', type };
+      const target = labelled({ job: 'kube-state-metrics', instance: '10.1.0.8:8080' });
+      pages.push(...scraped(`kube_resourcequota{${labelled(of)}} ${share * 200 * 2 ** 30}`, target));
+    }
   const parts = [
     ['webhook', CONFIGURATION.webhookJob],
     ['scheduler', CONFIGURATION.schedulerJob],

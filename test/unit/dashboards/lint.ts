@@ -3,7 +3,7 @@
 // need a title, and all queries are looked at. One exemption: metrics of webhook and scheduler have a job and instances
 // of their own, among which a board's variables, which choose nodes, do not choose.
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
-import { CONTROL_PLANE_METRICS, METRICS } from '../../../dashboards/lib/metrics.ts';
+import { CLUSTER_METRICS, CONTROL_PLANE_METRICS, METRICS } from '../../../dashboards/lib/metrics.ts';
 import { type Reading, readPromql, type Selector } from './promql.ts';
 
 export type Target = { refId?: string; expr?: string; datasource?: { uid?: string } };
@@ -210,15 +210,15 @@ function mostSeries(expr: string): number {
   return by.split(', ').reduce((product, label) => product * (VALUES_OF[label] ?? Number.POSITIVE_INFINITY), 1);
 }
 
-/** Whether a selector is of webhook or scheduler. */
-const ofControlPlane = ({ metric, matchers }: Selector): boolean =>
-  Object.hasOwn(CONTROL_PLANE_METRICS, metric) ||
+/** Whether a selector is of webhook or scheduler, or of the cluster: not of a node. */
+const notOfNodes = ({ metric, matchers }: Selector): boolean =>
+  Object.hasOwn({ ...CONTROL_PLANE_METRICS, ...CLUSTER_METRICS }, metric) ||
   matchers.some(({ label, value }) => label === 'job' && CONTROL_PLANE_JOBS.includes(value));
 
 function requiredMatcher(board: Board, label: string): readonly string[] {
   return selectorsOf(board).flatMap(({ where, selector }) =>
     complaint(
-      ofControlPlane(selector) ||
+      notOfNodes(selector) ||
         selector.matchers.some((each) => each.label === label && each.operator === '=~' && each.value === `$${label}`),
       `${where}: ${selector.metric} without ${label}=~"$${label}"`,
     ),

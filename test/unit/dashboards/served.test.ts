@@ -1,6 +1,6 @@
 // The metrics that boards and rules may use are all that the agent serves.
 import test from 'ava';
-import { CONTROL_PLANE_METRICS, METRICS } from '../../../dashboards/lib/metrics.ts';
+import { CLUSTER_METRICS, CONTROL_PLANE_METRICS, METRICS } from '../../../dashboards/lib/metrics.ts';
 import { processes } from '../../../src/exporter/collectors/process.ts';
 import { COLLECTORS, PAGE_METRICS } from '../../../src/exporter/render.ts';
 import { createMetrics as schedulerMetrics } from '../../../src/scheduler/metrics.ts';
@@ -16,10 +16,10 @@ test('dashboards/lib/metrics.ts has the metrics of every collector', (t) => {
   t.is(ours.length, served.length + Object.keys(PAGE_METRICS).length, 'each name once');
 });
 
-test("the other metrics are of the agent's process, and two of Prometheus", async (t) => {
+test('the other metrics are of the process, of Prometheus and of kube-state-metrics', async (t) => {
   const own = [...(await selfMetrics().metrics()).matchAll(/^# TYPE (\S+)/gm)].map(([, name]) => name);
   const others = Object.keys(METRICS).filter((name) => !name.startsWith('cotenant_') && !own.includes(name));
-  t.deepEqual(others, ['up', 'scrape_samples_scraped']);
+  t.deepEqual(others, ['up', 'scrape_samples_scraped', ...Object.keys(CLUSTER_METRICS)]);
 });
 
 test('the control plane serves its metrics, with their labels', async (t) => {
