@@ -282,6 +282,13 @@ export const REST: DynamicConfigValue[] = [color('text'), property('custom.lineW
 
 export const mapping = (options: ValueMap['options']): ValueMap => ({ type: MappingType.ValueToText, options });
 
+/** For a column of a table that has 1 where something answers. */
+export const UP: DynamicConfigValue[] = [
+  property('unit', 'none'),
+  property('mappings', [mapping({ 0: { text: 'down', color: 'red' }, 1: { text: 'up' } })]),
+  property('custom.cellOptions', { type: 'color-text' }),
+];
+
 export function steps(...list: readonly Step[]): ThresholdsConfigBuilder {
   return new ThresholdsConfigBuilder()
     .mode(ThresholdsMode.Absolute)

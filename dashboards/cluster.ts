@@ -21,6 +21,7 @@ import {
   table,
   top,
   topOfTwo,
+  UP,
   USABLE,
   WHO,
 } from './builders.ts';
@@ -96,7 +97,7 @@ const STATE = answers(
   },
   {
     title: 'Idle GPUs',
-    is: 'GPUs that are allocated, as shares or as a whole, and on which no kernel ran within an hour; MIG instances without activity, if they have hardware counters. Normal: 0. The container tables of the node name the owners.',
+    is: 'GPUs that are allocated, as shares or as a whole, and on which no kernel ran within an hour; MIG instances without activity, if they have hardware counters. Normal: 0. The boards of the namespaces count their idle containers.',
     expr: `count(${ALLOCATED} and on (instance, gpu_uuid) ((${BUSY}) == 0)) or vector(0)`,
     steps: ORANGE_FROM_ONE,
   },
@@ -299,7 +300,7 @@ const LISTS: readonly Panel[] = [
   ),
   table(
     'Nodes',
-    'GPUs of each node. Largest free: the largest memory grant that still fits on one of its GPUs. Agent 0: nothing there is monitored or stopped.',
+    'GPUs of each node. Largest free: the largest memory grant that still fits on one of its GPUs. Agent down: nothing there is monitored or stopped.',
     [
       ['Agent', `max by (instance) (${ofTarget('cotenant_up')})`],
       ['GPUs', `count by (instance) (${GPUS})`],
@@ -311,7 +312,7 @@ const LISTS: readonly Panel[] = [
     ],
     { instance: 'Node' },
     toNode,
-  ),
+  ).overrideByName('Agent', UP),
 ];
 
 export const cluster = boardOf({

@@ -14,6 +14,7 @@ import {
   steps,
   table,
   top,
+  UP,
 } from './builders.ts';
 import { CONFIGURATION } from './lib/configuration.ts';
 import { maxBy, sumBy } from './lib/expressions.ts';
@@ -261,7 +262,7 @@ const COST: readonly Panel[] = [
     'Nodes',
     'Versions and modes of the agents, whether each reads its GPUs, and how long its page and its slowest collector took.',
     [
-      ['Up', `max by (instance) (${ofTarget('cotenant_up')})`],
+      ['Agent', `max by (instance) (${ofTarget('cotenant_up')})`],
       ['GPUs', `count by (instance) (${GPUS})`],
       ['Page', `max by (instance) (${ofTarget('cotenant_exporter_render_duration_seconds')})`, 's'],
       ['Collector', `max by (instance) (${ofTarget('cotenant_exporter_collector_duration_seconds')})`, 's'],
@@ -271,7 +272,7 @@ const COST: readonly Panel[] = [
     ],
     { instance: 'Node', enforcement: 'Enforcement', version: 'Version', revision: 'Revision' },
     toNode,
-  ),
+  ).overrideByName('Agent', UP),
 ];
 
 export const health = boardOf({
