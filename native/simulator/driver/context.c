@@ -145,7 +145,8 @@ int sim_context_finish(struct sim_context *context) {
 }
 
 struct sim_context *sim_root(struct sim_context *context) {
-    return context->green && sim.primary[context->device] ? sim.primary[context->device] : context;
+    struct sim_context *primary = context->green ? sim.primary[context->device] : NULL;
+    return primary ? primary : context;
 }
 
 /* Known bits, and one way of waiting at most. */

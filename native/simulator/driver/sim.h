@@ -31,7 +31,7 @@ struct sim_state {
     struct sim_stream *streams;
     uint32_t cell_next[SIM_MAX_GPUS], *cell_free[SIM_MAX_GPUS], cell_free_count[SIM_MAX_GPUS];
     struct sim_context *contexts;
-    struct sim_context *primary[SIM_MAX_GPUS]; /* by ordinal */
+    struct sim_context *_Atomic primary[SIM_MAX_GPUS]; /* by ordinal; written under the lock */
     unsigned primary_retains[SIM_MAX_GPUS];
     struct sim_module *modules;
     struct sim_physical *physicals;
@@ -232,11 +232,13 @@ static inline uint32_t sim_queue_of(const struct sim_context *context, const str
     return stream ? stream->queue : context->legacy;
 }
 static inline bool sim_has_work_of(const struct sim_queue *queue, const struct sim_context *context) {
-    return !queue->context || queue->context == context;
+    const struct sim_context *of = queue->context;
+    return !of || of == context;
 }
 /* A primary context comprises the green ones of its device. */
 static inline bool sim_comprises(const struct sim_context *context, const struct sim_queue *queue) {
-    return sim_has_work_of(queue, context) || (context->primary && queue->context->green);
+    const struct sim_context *of = queue->context;
+    return !of || of == context || (context->primary && of->green);
 }
 /* In the per-thread forms NULL is the thread's own default stream. */
 static inline abi_stream sim_own(abi_stream stream) {
