@@ -88,6 +88,8 @@ const NOT_HERE: readonly string[] = [
   'cotenant_nothing',
   // Webhook and scheduler are not scraped here.
   ...['cotenant_webhook_', 'cotenant_scheduler_', 'job="cotenant-webhook', 'job=~"cotenant-webhook'],
+  // Nor is kube-state-metrics.
+  'kube_resourcequota',
   // These agents have no cluster: no connections, and no pods that are gone.
   ...['cotenant_agent_connected', 'cotenant_container_pod_gone_timestamp_seconds'],
   // No pod is evicted, and no driver replaced.

@@ -26,6 +26,8 @@ const LABELS: Readonly<Record<string, string | readonly string[]>> = {
   sensor: ['gpu', 'memory'],
   reason: ['reason-1', 'hw_thermal'],
   le: ['0.1', '+Inf'],
+  resource: 'requests.cotenant.io/gpu-memory',
+  type: ['used', 'hard'],
 };
 const GIB = 2 ** 30;
 const VALUES: Partial<Readonly<Record<MetricName, number>>> = {
