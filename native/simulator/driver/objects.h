@@ -148,10 +148,10 @@ struct sim_stream {
 };
 /* A queue of the channel: one stream's, or several where a process has very many. */
 struct sim_queue {
-    uint32_t streams;               /* under sim.lock */
+    uint32_t streams;                    /* under sim.lock */
     struct sim_context *_Atomic context; /* of its streams; NULL: of several, or of none yet */
-    _Atomic uint64_t last;          /* number of the last item submitted to it */
-    _Atomic uint64_t last_blocking; /* the same, of streams that synchronize with the legacy default stream */
+    _Atomic uint64_t last;               /* number of the last item submitted to it */
+    _Atomic uint64_t last_blocking;      /* the same, of streams that synchronize with the legacy default stream */
 };
 /* Of an event that other processes can open: how often it was recorded, and the last complete record. */
 struct sim_shared_event {
