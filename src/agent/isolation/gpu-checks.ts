@@ -119,6 +119,9 @@ export function createGpuChecks(options: GpuChecksOptions): GpuChecks {
     },
     look,
     notYet(gpuUuids, byDriver) {
+      // Never tried there: a pod that was bound before its mode would wait for the check for ever.
+      const left = gpuUuids.find((gpuUuid) => modeOf(gpuUuid) === 'none');
+      if (left !== undefined) return { refused: `${left} is left to other software by the settings of the agent` };
       const gpus = gpuUuids.map((gpuUuid) => ({
         gpuUuid,
         fault: faultOf(gpuUuid),
