@@ -13,15 +13,16 @@ const name = fc.constantFrom(
   'cpu',
 );
 const amounts = fc.dictionary(name, fc.constantFrom('1', '4Gi', '150'), { maxKeys: 2, noNullPrototype: true });
-const container = fc.record(
-  {
-    name: fc.constantFrom('main', 'side'),
-    resources: fc.record({ limits: amounts, requests: amounts }, { requiredKeys: [], noNullPrototype: true }),
-    env: fc.constantFrom([], [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }]),
-    securityContext: fc.constantFrom({ privileged: true }, {}),
-  },
-  { requiredKeys: ['name'], noNullPrototype: true },
-);
+const container = (own: string) =>
+  fc.record(
+    {
+      name: fc.constant(own),
+      resources: fc.record({ limits: amounts, requests: amounts }, { requiredKeys: [], noNullPrototype: true }),
+      env: fc.constantFrom([], [{ name: 'NVIDIA_VISIBLE_DEVICES', value: 'all' }]),
+      securityContext: fc.constantFrom({ privileged: true }, {}),
+    },
+    { requiredKeys: ['name'], noNullPrototype: true },
+  );
 const volumes: readonly JsonObject[] = [
   { name: 'data', emptyDir: {} },
   { name: 'cotenant', emptyDir: {} },
@@ -40,21 +41,37 @@ const key = fc.constantFrom(
 );
 const labels = fc.constantFrom({}, { app: 'x' }, { 'sharedgpu/gpu_request': '0.5' });
 const annotations = fc.dictionary(key, fc.constantFrom('small', 'x'), { maxKeys: 2, noNullPrototype: true });
-/** Pods as an API server would pass them on: with metadata, containers, and no mounts of volumes that are not there. */
-export const pod = fc.record({
-  metadata: fc.record(
-    { name: fc.constant('p'), annotations, labels },
-    { requiredKeys: ['name'], noNullPrototype: true },
-  ),
-  spec: fc.record(
-    {
-      containers: fc.array(container, { minLength: 1, maxLength: 2 }),
-      initContainers: fc.array(container, { maxLength: 1 }),
-      volumes: fc.subarray([...volumes], { maxLength: 1 }),
-    },
-    { requiredKeys: ['containers'], noNullPrototype: true },
-  ),
-}) as fc.Arbitrary<JsonObject>;
+const containers = fc.tuple(container('main'), container('side'));
+const initContainers = fc.tuple(container('first'));
+const metadata = fc.record(
+  { name: fc.constant('p'), annotations, labels },
+  { requiredKeys: ['name'], noNullPrototype: true },
+);
+const mounted = fc.option(fc.subarray([...volumes], { maxLength: 1 }), { nil: undefined });
+const shape = fc.record({ apps: fc.integer({ min: 1, max: 2 }), inits: fc.integer({ min: 0, max: 1 }) });
+const parts = fc.record({ metadata, containers, initContainers, volumes: mounted });
+
+type Drawn<T> = T extends fc.Arbitrary<infer Value> ? Value : never;
+
+function podOf({ apps, inits }: Drawn<typeof shape>, given: Drawn<typeof parts>): JsonObject {
+  const spec = {
+    containers: given.containers.slice(0, apps),
+    ...(inits === 0 ? {} : { initContainers: given.initContainers }),
+    ...(given.volumes === undefined ? {} : { volumes: given.volumes }),
+  };
+  return { metadata: given.metadata, spec } as unknown as JsonObject;
+}
+
+/** Pods as an API server would pass them on: with metadata, containers of distinct names, and no mounts of volumes
+ * that are not there. */
+export const pod = fc.tuple(shape, parts).map(([size, given]) => podOf(size, given));
+
+/** A pod before and after a change, with the same containers in the same lists: an API server refuses to add, remove
+ * or move any before it calls a validating webhook ("pod updates may not add or remove containers",
+ * pkg/apis/core/validation of Kubernetes). */
+export const changedPod = fc
+  .tuple(shape, parts, parts)
+  .map(([size, before, after]) => [podOf(size, before), podOf(size, after)] as const);
 
 /** Pods that a webhook mostly has nothing to refuse in: sound amounts, distinct names, mounts beside and around
  * ours. */
