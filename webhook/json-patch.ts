@@ -6,7 +6,7 @@ import { err, ok, type Result } from '../src/common/result.ts';
 import { applyPatch, type Operation } from './apply-patch.ts';
 import { escapeStep } from './json-pointer.ts';
 
-/** A list with more changes is sent whole: applying each of them copies the list, which takes quadratic time. */
+/** A list with more changes is sent whole: an API server copies it for each of them, which takes quadratic time. */
 export const MOST_CHANGES_OF_A_LIST = 256;
 
 /** Operations in the order in which they apply. Parts that are the same object in both are skipped. */
