@@ -62,8 +62,14 @@ async function attempt(
   t.is(result, 0, `${what}: nothing refuses it`);
   const { code } = await tenant.ended;
   const taken = over?.();
+  const endedMs = Date.now();
   t.is(code, 137, `${what}: it is stopped: ${tenant.output.join('\n')}`);
-  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && describeWatch(taken)}`);
+  // Where the time went: to the stop, or from it to the end of `cotenant run`.
+  const actions = agent.audit().filter(({ pod }) => pod === name);
+  const steps = actions.map(
+    (one) => `${one.action} ${one.reason} ${one.refusal ?? one.result} ${one.atMs - endedMs} ms`,
+  );
+  t.true(taken && isWithin(WITHIN_MS, taken), `${what}: ${taken && describeWatch(taken)}; ${steps.join(', ')}`);
   const killed = await eventually(
     () => agent.audit().find(({ pod, action }) => pod === name && action === 'kill'),
     `${what}: the audit says so`,
