@@ -141,9 +141,10 @@ export const SLOWED: ValueMap['options'] = {
   2: { text: 'slowed by heat or power', color: 'red' },
 };
 /** Reasons for which clocks are lowered: 1 for what is usual under load, 2 for heat and power hardware. An idle GPU lowers its
- * clocks, which is no news. */
-export const slowed = (reasons: (matcher: string) => string): string => {
-  const each = (matcher: string) => `max by (instance, gpu, reason) (${reasons(matcher)}) == 1`;
+ * clocks, which is no news. `chosen`: matchers. */
+export const slowed = (chosen: readonly string[]): string => {
+  const each = (matcher: string) =>
+    `max by (job, instance, gpu, gpu_uuid, reason) (${select('cotenant_device_throttle_reason', ...chosen, matcher)}) == 1`;
   return `${each(`reason!~"idle|${HEAT}"`)} or 2 * (${each(`reason=~"${HEAT}"`)})`;
 };
 

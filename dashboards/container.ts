@@ -138,13 +138,7 @@ const SLOW: readonly Panel[] = [
     'Clocks lowered on its GPUs',
     'Reasons that kept the clocks of its GPUs below their maximum. Normal: none or power_cap. With heat or power brake every container on the GPU is slow: see the board of the node.',
     SLOWED,
-    [
-      top(
-        8,
-        slowed((which) => `${select('cotenant_device_throttle_reason', ...TARGET, which)} ${ON_ITS_GPUS}`),
-      ),
-      `${GPU_LEGEND} {{reason}}`,
-    ],
+    [top(8, `(${slowed(TARGET)}) ${ON_ITS_GPUS}`), `${GPU_LEGEND} {{reason}}`],
   )
     .span(16)
     .noValue('none'),

@@ -47,9 +47,6 @@ const LIMIT = `${ofGpus('cotenant_container_memory_limit_bytes')} > 0`;
 const ofSm = (metric: MetricName): string =>
   select(metric, 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', 'domain="sm"');
 const SM_CLOCK = `max by (instance, gpu) (${ofSm('cotenant_device_clock_hertz')})`;
-/** An idle GPU lowers its clocks, which is no news. */
-const throttled = (which: string): string =>
-  select('cotenant_device_throttle_reason', 'job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"', which);
 const ON_GPUS = `and on (job, instance, gpu_uuid) ${ofGpus('cotenant_device_info')}`;
 const increase = (counter: string): string => `increase(${counter}[$__rate_interval])`;
 const byContainer = (expr: string): Sum => sumBy(WHO, expr);
@@ -193,7 +190,7 @@ const ERRORS: readonly Panel[] = [
     'Throttle reasons',
     'Reasons that kept the clocks below their maximum, by GPU. Normal: none or power_cap.',
     SLOWED,
-    [top(8, slowed(throttled)), `${GPU_LEGEND} {{reason}}`],
+    [top(8, slowed(['job=~"$job"', 'instance=~"$instance"', 'gpu=~"$gpu"'])), `${GPU_LEGEND} {{reason}}`],
   ).span(16),
   graph(
     'Memory errors',
