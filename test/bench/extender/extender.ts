@@ -1,34 +1,22 @@
 // How long the extender takes for a pod, on clusters of several sizes that are mostly full: its decisions alone, and
 // the calls of kube-scheduler over loopback HTTP. Client, extender and the stub that takes bindings are in this one
 // process.
-import { once } from 'node:events';
-import { Agent, createServer, type RequestListener, request } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { RequestListener } from 'node:http';
 import { text } from 'node:stream/consumers';
-import { KubeConfig } from '@kubernetes/client-node';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import type { Placement } from '../../../src/api/request.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
-import { createLogger } from '../../../src/common/logger.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
 import { type Allocations, createAllocations } from '../../../src/placement/allocations.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
-import { createInFlightBindings } from '../../../src/scheduler/allocations/in-flight.ts';
-import { createBinder } from '../../../src/scheduler/bind.ts';
 import { createDecider, type Decider } from '../../../src/scheduler/decisions/filter-and-score.ts';
-import { createDecideInLag } from '../../../src/scheduler/decisions/watch-lag.ts';
 import { budgetsOf } from '../../../src/scheduler/evictions/disruption-budgets.ts';
-import { createRoomMaker } from '../../../src/scheduler/evictions/make-room.ts';
 import { createNominations } from '../../../src/scheduler/evictions/nominations.ts';
 import { createPreemptionPlanner } from '../../../src/scheduler/evictions/preemption.ts';
-import { createGangs } from '../../../src/scheduler/groups/gangs.ts';
-import { createPodGroups } from '../../../src/scheduler/groups/pod-groups.ts';
-import { createMetrics } from '../../../src/scheduler/metrics.ts';
-import { createExtender } from '../../../src/scheduler/server.ts';
-import type { Teardown } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
 import { median, quantile } from '../statistics.ts';
+import { callerOf, extenderOn, serve } from './server.ts';
 
 const GPUS = 8;
 const GPU_BYTES = 80 * GIB;
@@ -147,16 +135,6 @@ function timeNominated({ allocations, names }: ReturnType<typeof clusterOf>, pri
   return times;
 }
 
-async function serve(scope: Teardown, handler: RequestListener): Promise<number> {
-  const server = createServer({ keepAliveTimeout: 120_000 }, handler).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  scope.teardown(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return (server.address() as AddressInfo).port;
-}
-
 /** Answers as the protocol wants and decides nothing: what client, HTTP and JSON cost by themselves. */
 const noop: RequestListener = async (incoming, response) => {
   const body = JSON.parse(await text(incoming)) as { NodeNames?: readonly string[] };
@@ -170,73 +148,9 @@ const noop: RequestListener = async (incoming, response) => {
   response.end(said);
 };
 
-async function extenderOn(scope: Teardown, allocations: Allocations): Promise<RequestListener> {
-  // Takes every binding, as an API server that costs nothing would.
-  const port = await serve(scope, (incoming, response) => {
-    incoming.resume();
-    incoming.on('end', () => response.writeHead(201, { 'content-type': 'application/json' }).end('{"kind":"Status"}'));
-  });
-  const config = new KubeConfig();
-  config.loadFromClusterAndUser(
-    { name: 'stub', server: `http://127.0.0.1:${port}`, skipTLSVerify: true },
-    { name: 'bench' },
-  );
-  const decider = createDecider(allocations, 'binpack');
-  const leadership = {
-    state: () => ({ leads: true, epoch: 1, term: 'a' }) as const,
-    ready: Promise.resolve(),
-    close: async () => {},
-  };
-  const logger = createLogger({ component: 'scheduler', level: 'error' });
-  const inFlight = createInFlightBindings();
-  const boundPods = new Map();
-  const budgets = budgetsOf([]);
-  const planner = createPreemptionPlanner({ allocations, boundPods, budgets, defaultPlacement: 'binpack' });
-  const roomMaker = createRoomMaker({
-    ...{ allocations, inFlight, planner, boundPods, hostname: 'bench', logger },
-    evict: async () => {},
-    writeEvent: async () => {},
-  });
-  const gangs = createGangs({ allocations, inFlight, decider, unboundPods: async () => undefined });
-  const podGroups = createPodGroups(config);
-  const nominations = createNominations({ allocations, decider, planner, roomMaker });
-  const binder = createBinder({
-    ...{ config, allocations, inFlight, decider, leadership, roomMaker, podGroups, gangs, nominations, logger },
-    relist: async () => {},
-    catchUp: async () => {},
-  });
-  const metrics = createMetrics();
-  const countFits = () => undefined;
-  const notReadyReason = () => undefined;
-  return createExtender({
-    ...{
-      decider,
-      countFits,
-      binder,
-      planner,
-      roomMaker,
-      podGroups,
-      gangs,
-      nominations,
-      decideInLag: createDecideInLag(allocations),
-      metrics,
-      notReadyReason,
-      logger,
-    },
-  });
-}
-
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */
 async function timePods(port: number, names: readonly string[], runs: number, label: string): Promise<number[]> {
-  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
-  const call = async (verb: string, body: object): Promise<unknown> => {
-    const said = JSON.stringify(body);
-    const headers = { 'content-length': Buffer.byteLength(said) };
-    const outgoing = request({ port, host: '127.0.0.1', path: `/${verb}`, method: 'POST', agent, headers });
-    outgoing.end(said);
-    const [incoming] = await once(outgoing, 'response');
-    return JSON.parse(await text(incoming));
-  };
+  const { call, close } = callerOf(port);
   const times: number[] = [];
   for (let run = -Math.ceil(runs / 10); run < runs; run += 1) {
     const uid = `${label}-${run}`;
@@ -258,7 +172,7 @@ async function timePods(port: number, names: readonly string[], runs: number, la
     if (bound.Error !== undefined) throw new Error(bound.Error);
     if (run >= 0) times.push(performance.now() - started);
   }
-  agent.destroy();
+  close();
   return times;
 }
 

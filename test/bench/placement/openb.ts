@@ -124,7 +124,7 @@ export function fits(task: Task, { model, freeCpu, freeMemory, free }: Machine):
 }
 
 /** All tasks once, and then random ones until `most` is requested; or fewer. */
-function arrivals(tasks: readonly Task[], most: number, random: Random): readonly Task[] {
+export function arrivals(tasks: readonly Task[], most: number, random: Random): readonly Task[] {
   const order = shuffled(tasks, random);
   const all = order.length;
   let requested = order.reduce((sum, task) => sum + demandOf(task), 0);

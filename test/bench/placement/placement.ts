@@ -2,11 +2,13 @@
 // under our policies and those of others, in the same run. The trace is not part of the repository: `--trace DIR`.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { Teardown } from '../../support/native/node.ts';
 import type { Bench } from '../bench.ts';
 import type { Goal, Row } from '../row.ts';
 import { churn, hasTimes } from './churn.ts';
 import { type PodList, type Policy, readTrace, replay, type Trace } from './openb.ts';
 import { binpack, fragmentation, spread } from './ours.ts';
+import { OTHER_PODS, replayOverHttp } from './over-http.ts';
 import { bestFit, fgd, fgdRandomTies, firstFit, hami, hamiGpuBinpack, random } from './peers.ts';
 
 const POLICIES = [random, bestFit, firstFit, fgd, fgdRandomTies, hami, hamiGpuBinpack, binpack, spread, fragmentation];
@@ -14,6 +16,7 @@ const POLICIES = [random, bestFit, firstFit, fgd, fgdRandomTies, hami, hamiGpuBi
 const SEEDS = [42, 43, 44, 45, 46, 47, 48, 49, 50, 51];
 const QUICK_SEEDS = [42];
 const CHURN_SEEDS = 3;
+const HTTP_SEEDS = 3;
 /** Another order of the same nodes. */
 const OTHER_NAMES = 1000;
 /** Of GPUs, on the list `default`; on all lists more than FGD's published result. */
@@ -92,11 +95,33 @@ function churnRowsOf(list: PodList, { trace, seeds }: Run, note: (text: string) 
   });
 }
 
+/** On `default` alone: each is a call of the extender for thousands of pods. */
+async function httpRowsOf(
+  scope: Teardown,
+  list: PodList,
+  { trace, seeds }: Run,
+  note: (text: string) => void,
+): Promise<readonly Row[]> {
+  const rows: Row[] = [];
+  const some = seeds.slice(0, HTTP_SEEDS);
+  const alone = mean(some.map((seed) => replay({ trace, list, policy: fragmentation, seed })));
+  for (const otherPods of Object.keys(OTHER_PODS) as (keyof typeof OTHER_PODS)[]) {
+    const values: number[] = [];
+    for (const seed of some)
+      values.push(await replayOverHttp(scope, { trace, list, placement: 'fragmentation', seed, otherPods }));
+    const name = `placement.http.${list.name}.${fragmentation.name}.${otherPods}.allocated_percent_at_100`;
+    note(`${name}: ${values.map((value) => value.toFixed(2)).join(', ')}`);
+    const what = 'the policy alone, with statistics of the whole list';
+    rows.push({ name, value: mean(values), unit: '%', reference: { value: alone, what } });
+  }
+  return rows;
+}
+
 export const placement: Bench = {
   name: 'placement',
   what: 'how full a cluster becomes under our placement policies and those of others, on a trace (--trace DIR)',
   isPure: true,
-  async run(_scope, { quick, note, trace: folder }) {
+  async run(scope, { quick, note, trace: folder }) {
     if (folder === undefined) {
       const skipped =
         'no trace was named; --trace DIR takes a folder with openb_node_list_gpu_node.csv and openb_pod_list_*.csv';
@@ -105,9 +130,13 @@ export const placement: Bench = {
     const trace = readTrace(folder);
     const seeds = quick ? QUICK_SEEDS : SEEDS;
     const run = { trace, folder, seeds };
-    return trace.lists.flatMap((list) => [
-      ...rowsOf(list, run, note),
-      ...(list.name === 'default' && hasTimes(list) ? churnRowsOf(list, run, note) : []),
-    ]);
+    const rows: Row[] = [];
+    for (const list of trace.lists) {
+      rows.push(...rowsOf(list, run, note));
+      if (list.name !== 'default') continue;
+      if (hasTimes(list)) rows.push(...churnRowsOf(list, run, note));
+      rows.push(...(await httpRowsOf(scope, list, run, note)));
+    }
+    return rows;
   },
 };
