@@ -63,6 +63,16 @@ export const containerProcesses = (name: string, id: string): number[] => {
   return [...new Set(folders.filter((folder) => basename(folder) === id).flatMap(processesIn))];
 };
 
+/** Processes of a test cluster: its own programs with what they left behind, and those in containers. */
+export function programsOf(name: string): {
+  readonly system: readonly number[];
+  readonly containers: readonly number[];
+} {
+  const system = new Set(processesIn(systemGroup(name)));
+  const all = hierarchies().flatMap((hierarchy) => below(join(hierarchy, name)).flatMap(processesIn));
+  return { system: [...system], containers: [...new Set(all)].filter((pid) => !system.has(pid)) };
+}
+
 /** True if no other test cluster is on this machine. */
 export const isAlone = (name: string): boolean =>
   hierarchies().every((hierarchy) => readdirSync(hierarchy).every((other) => other === name || !NAME.test(other)));
