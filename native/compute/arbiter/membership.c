@@ -54,10 +54,9 @@ void cot_arbiter_adopt(struct cot_arbiter *arbiter, uint32_t at, uint32_t index,
             credit -= (int64_t)((record->at_ns - now_ns) / 1000 * record->rate_ppm / 1000);
         member->credit_ns = credit < -100 * most ? -100 * most : credit;
     }
-    /* What is in flight may wait for a launch that waits, and is charged: its wait does not begin anew. */
-    if (member->digest.inflight && member->digest.waiting) {
-        uint64_t guarantee = cot_larger(member->share.guarantee_ppm, 1);
-        member->bound_ns = now_ns + arbiter->tuning.quantum_ns * COT_PPM / guarantee + arbiter->tuning.bound_slack_ns;
+    /* A wait does not begin anew: it may have reached its bound before. */
+    if (member->digest.waiting) {
+        member->bound_ns = now_ns;
         member->bound_launches = member->digest.launches;
         member->bound_waiting = 1;
     }

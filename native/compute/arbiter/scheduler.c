@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #define LONGEST_WAIT_NS 250000000ull
+#define MOST_EACH_NS 50000000ull /* of each launch that a turn at the bound is for */
 
 const struct cot_tuning cot_default_tuning = {
     .quantum_ns = 10000000,
@@ -49,9 +50,11 @@ static void grant_gpu(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct c
     member->relieved = cot_overdue_since(arbiter, member, gpu->now_ns) != UINT64_MAX;
     member->relieved_late =
         member->relieved && member->multi_gpu && member->digest.inflight && member->digest.pending_ns == 0;
-    /* Work that waits for this turn's launches may be charged meanwhile, and each may be predicted to fill the GPU. */
+    /* Work that waits for this turn's launches may be charged meanwhile, and each may be predicted to fill the GPU, or
+     * to take as long as a launch that had to wait. */
     uint64_t others = member->bound_waiting > 1 ? member->bound_waiting - 1 : 0;
-    uint64_t relief = arbiter->tuning.quantum_ns / 2 + others * arbiter->tuning.depth_ns;
+    uint64_t each = cot_larger(arbiter->tuning.depth_ns, cot_smaller(cot_longest_of(gpu, member), MOST_EACH_NS));
+    uint64_t relief = arbiter->tuning.quantum_ns / 2 + others * each;
     if (member->spared) relief = (uint64_t)member->spare_ns;
     if (member->relieved) {
         credit = (int64_t)cot_larger((uint64_t)credit, relief);
@@ -239,9 +242,9 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     bool spent = left <= holder->digest.pending_ns;
     bool out_of_credit = needs_credit(arbiter, holder);
     bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
-    /* A high-priority container keeps the GPU while it wants it, within its limit: not for a kernel that outlasts it.
-     */
-    bool overspent = cot_limited(holder) && holder->credit_ns <= 0 && holder->digest.pending_ns == 0;
+    /* A high-priority container keeps the GPU while it wants it, within its limit: not for a kernel that outlasts it,
+     * whatever is queued behind that one. */
+    bool overspent = cot_limited(holder) && holder->credit_ns + (int64_t)holder->digest.pending_ns <= 0;
     bool stays = holder->share.high && !(other && other->share.high) && !out_of_credit && !overspent && !idle;
     if (holder->multi_gpu) idle = idle && !cot_wants(arbiter, holder);
     if (together) idle = stays = false;

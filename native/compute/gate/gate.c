@@ -187,7 +187,7 @@ static bool may_follow(const struct cot_gate *gate, const struct admission *admi
  * at a time, or a process would run ahead of the others, and what is in flight would never end. */
 static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struct admission *admission) {
     const struct cot_totals *totals = &admission->totals;
-    if (!wait || !admission->limit || wait->behind || totals->inflight <= 1) return false;
+    if (!wait || !(admission->limit || admission->own) || wait->behind || totals->inflight <= 1) return false;
     if (admission->over_ns > MOST_DEBT_NS) return false;
     if (wait->stuck_ns == 0 || wait->launches != totals->launches || wait->inflight != totals->inflight) {
         wait->launches = totals->launches;
@@ -201,6 +201,15 @@ static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struc
     __atomic_store_n(&gate->others_stuck, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&gate->shared->awaited, 1, __ATOMIC_RELAXED);
     return true;
+}
+
+/* The launch has waited for work of its process, which is overdue now: it may wait for this launch. The arbiter is to
+ * know that, as the turn may be over by now. */
+static void note_awaited(const struct cot_gate *gate, const struct cot_wait *wait, const struct admission *admission) {
+    const struct cot_lease_row *row = gate->row;
+    if (!wait || !wait->own || wait->behind || LOAD(gate->shared->awaited)) return;
+    if (LOAD(row->inflight) <= 1 || LOAD(row->pending_ns) > admission->launch->predicted_ns) return;
+    __atomic_fetch_add(&gate->shared->awaited, 1, __ATOMIC_RELAXED);
 }
 
 struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns,
@@ -240,6 +249,8 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
         __atomic_fetch_add(&gate->row->launches, 1, __ATOMIC_RELAXED);
         return verdict;
     }
+    note_awaited(gate, wait, &admission);
+    if (wait) wait->own |= admission.own;
     cot_withdraw(gate, launch->predicted_ns);
     verdict.own = admission.own;
     verdict.until_ns = admission.until_ns;

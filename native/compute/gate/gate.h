@@ -102,6 +102,7 @@ struct cot_wait {
     uint64_t rung_ns;  /* when the wait was announced and the bell rung; 0: it does not wait yet */
     uint64_t bound_ns; /* the launch goes at this time, if the container may launch at all then; 0: none was set */
     uint32_t settled;  /* how often it was set again, as nothing was in flight */
+    bool own;          /* it has waited for work of its process */
     bool behind;       /* work of its own stream is in flight: set by the caller before each admission */
     uint64_t launches, inflight; /* of the container on this GPU, when one of them last changed ... */
     uint64_t stuck_ns;           /* ... and when all that was in flight then should have ended */

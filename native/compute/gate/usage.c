@@ -1,9 +1,10 @@
 /* What the process used of the GPU, and what is learned of its launches: batches, their ends, overdue ones. */
 #include "internal.h"
 
-#define LONGEST_DECAY 64u     /* how fast the longest launch is forgotten, in completions */
-#define WAITER_NS 1000000ull  /* predicted for a kernel that waited for a later launch */
-#define SHARED_NS 50000000ull /* believed at once of work that ran beside that of other containers */
+#define LONGEST_DECAY 64u    /* how fast the longest launch is forgotten, in completions */
+#define WAITER_NS 1000000ull /* predicted for a kernel that waited for a later launch */
+#define LATE_NS 50000000ull  /* believed at once of work that ended late */
+#define LATE_LAUNCHES 20u    /* that such a length counts for: it took that long at least */
 
 /* Counts the time until `until_ns` as used, unless that is more than `gap_ns`; `instead_ns` replaces the length of that
  * time, if not 0. */
@@ -90,9 +91,10 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
     bool waited = batch->waited || batch->awaited != LOAD(gate->shared->awaited);
     if (waited && length_ns > most) length_ns = batch->unknown ? most : most / 2; /* it may be shorter than it seemed */
-    /* So may work that ended late beside that of other containers, for which it may have waited. */
-    uint64_t believed = batch->unknown || batch->predicted_ns < SHARED_NS / 2 ? SHARED_NS : 2 * batch->predicted_ns;
-    if (batch->shared && length_ns > believed) length_ns = believed;
+    /* So may work that ended late, for it may have waited for another container. */
+    uint64_t believed = batch->unknown || batch->predicted_ns < LATE_NS / 2 ? LATE_NS : 2 * batch->predicted_ns;
+    bool late = batch->overdue && length_ns > believed;
+    if (late) length_ns = believed;
     uint64_t measured = batch->predicted_ns, divided = batch->predicted_ns;
     for (uint32_t i = 0; i < batch->kinds; i++) measured -= batch->kind[i].unknown ? batch->kind[i].predicted_ns : 0;
     bool rest = batch->unknown && length_ns > measured;
@@ -106,7 +108,7 @@ static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t
         if (rest && !of->unknown) continue;
         if (batch->kinds > 1 && divided) share = (uint64_t)((unsigned __int128)length_ns * of->predicted_ns / divided);
         uint64_t each = share / of->launches;
-        cot_record_duration(gate, &of->kind, each, of->launches, now_ns);
+        cot_record_duration(gate, &of->kind, each, late && !batch->shared ? LATE_LAUNCHES : of->launches, now_ns);
         note_longest(gate, each);
     }
 }

@@ -9,7 +9,7 @@ const SCENARIOS = Number(process.env.COTENANT_SCENARIOS ?? 400);
 /** A wait fails at so much of (what its container owes by its share) + 200 ms: docs/develop/interposer.md. */
 const MOST_PERCENT = 1000;
 /** Of the scenarios, those with a wait beyond 100 percent: a known limit, which must not grow. */
-const MOST_BEYOND_RATIO = 0.02;
+const MOST_BEYOND_RATIO = 0.01;
 
 test('programs that end without a gate go on with one, whatever waits for what', (t) => {
   const args = ['1', String(SCENARIOS), String(MOST_PERCENT)];
@@ -21,6 +21,24 @@ test('programs that end without a gate go on with one, whatever waits for what',
   t.true(result.waits > 20 * SCENARIOS, last);
   t.true(result.beyond <= MOST_BEYOND_RATIO * SCENARIOS, last);
 });
+
+// Before, these waits took 1.3 to 24 times as long as their shares explain, for these reasons.
+for (const [what, seed, percent] of [
+  ["the wait of a kernel for another container's was taken for its length", '4993', 100],
+  ["the wait of a kernel for another container's was taken for its length", '21581', 100],
+  ['a launch waited for work of its process that waited for it', '20898', 100],
+  ['the turn ended while a launch waited for work of its process', '1774', 100],
+  ['a turn at the bound had no time for the second of two launches', '2460', 110],
+  ['work behind a kernel that does not end kept the GPU for a high priority', '21757', 100],
+  ['a new arbiter began all waits anew', '20682', 100],
+  ['all containers of one GPU waited for one another', '5179', 100],
+  ['all containers of one GPU waited for one another', '5904', 100],
+] as const) {
+  test(`a wait is as long as its share explains, seed ${seed}`, (t) => {
+    const { status, stdout } = spawnSync(join(BUILD, 'tests/progress'), [seed, '1', String(percent)]);
+    t.is(status, 0, `${what}: ${stdout}`);
+  });
+}
 
 // A turn beside work that does not end, with nothing to end it, went on without a launch for as long as that work.
 test('turns beside work that does not end go on', (t) => {
@@ -48,7 +66,8 @@ test('gangs that come before one another on different GPUs take turns', (t) => {
 // What kernels wait for another container's is charged to them, and the debt delayed that container's partner: of these 24
 // jobs, which take 70 ms without a gate, 1 ended in the 20 s of a run with 10 % each, and 20 with 25 %.
 for (const [percent, least] of [
-  [10, 18],
+  [5, 17],
+  [10, 21],
   [25, 24],
 ] as const) {
   test(`jobs over three containers with ${percent} % each end, ${least} of 24 in 20 s`, (t) => {
