@@ -66,7 +66,8 @@ enum cot_kind {
     COT_DEFERRED,
     COT_EXTERNAL,
     COT_MAPPING,
-    COT_CODE
+    COT_CODE,
+    COT_FABRIC
 };
 struct cot_block {
     uint64_t key; /* pointer or handle */

@@ -18,6 +18,8 @@
 #define SIM_MAX_GPUS 16
 #define SIM_SOCKET_NAME "node.sock"
 #define SIM_GPUS_NAME "gpus"
+#define SIM_IMEX_NAME "imex-channels"
+#define SIM_IMEX_CHANNELS 16
 /* DIR for libraries that are mounted into one of the loader's own folders, as in a container. */
 #define SIM_DEFAULT_DIR "/usr/local/simulated"
 #define SIM_UUID_TEXT 41 /* "GPU-" or "MIG-", 36 characters, NUL */

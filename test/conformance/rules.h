@@ -13,6 +13,8 @@
 #define GUIDE "CUDA C++ Programming Guide 13.0, "
 #define RUNTIME_API "CUDA Runtime API 13.5, "
 #define NVML "NVML API Reference 13.5, "
+/* NVIDIA's Python library over the driver, where it says what the driver does and the reference does not. */
+#define CUDA_CORE "cuda.core 1.3, "
 
 struct rule {
     const char *subject, *name;

@@ -22,6 +22,10 @@ int sim_link_exchange(int fd, const struct sim_request *request, int passed_fd, 
  * device nodes: a GPU is visible if it has a file named by its UUID there. */
 uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts, uint32_t gpus[SIM_MAX_GPUS]);
 
+/* That channel for fabric handles, or with -1 the first one, if this process may use its file in DIR/imex-channels,
+ * which stands for the channels of IMEX; else -1. */
+int sim_imex_channel(const void *own_symbol, int channel);
+
 /* The UUID of a GPU or instance as the driver's tools write it. */
 void sim_uuid_text(const struct sim_gpu_facts *gpu, char text[SIM_UUID_TEXT]);
 

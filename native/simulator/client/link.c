@@ -87,6 +87,17 @@ uint32_t sim_visible_gpus(const void *own_symbol, const struct sim_facts *facts,
     return count;
 }
 
+int sim_imex_channel(const void *own_symbol, int channel) {
+    char folder[4096], path[4200];
+    if (!find_folder(own_symbol, folder, sizeof folder)) return -1;
+    for (int i = channel < 0 ? 0 : channel; i < (channel < 0 ? SIM_IMEX_CHANNELS : channel + 1); i++) {
+        if (snprintf(path, sizeof path, "%s/" SIM_IMEX_NAME "/channel%d", folder, i) < (int)sizeof path &&
+            access(path, R_OK | W_OK) == 0)
+            return i;
+    }
+    return -1;
+}
+
 int sim_link_connect(const char *folder, uint64_t role, uint64_t types, int *facts_fd, int *doorbell_fd) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (!join(address.sun_path, sizeof address.sun_path, folder, SIM_SOCKET_NAME)) return errno = ENAMETOOLONG, -1;

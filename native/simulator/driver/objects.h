@@ -83,6 +83,7 @@ struct sim_physical {
     uint64_t block, bytes;
     int memfd, device;
     unsigned handles, maps;
+    bool shared; /* by a fabric handle */
     abi_vmm_prop prop;
 };
 

@@ -185,6 +185,13 @@ int sim_device_of_location(const abi_location *location);
 struct sim_physical *sim_physical_of(abi_vmm_handle handle);    /* NULL: not a handle */
 void sim_physical_end_if_unused(struct sim_physical *physical); /* frees it when nothing refers to it any more */
 
+/* memory/fabric.c. What must be so for memory of that device to have fabric handles; export is under sim.lock. NVIDIA
+ * names no least compute capability: Hopper was the first with NVLink beyond a node. */
+#define SIM_FABRIC_CC 9u
+int sim_fabric_allowed(int device);
+int sim_fabric_export(struct sim_physical *physical, void *out);
+int sim_fabric_import(const void *from, struct sim_reply *reply, int *memfd);
+
 /* memory/arrays.c */
 /* A mipmapped array over memory of another object. */
 int sim_array_view(struct sim_context *context, const abi_array3d_shape *shape, unsigned levels, uint64_t capacity,

@@ -116,6 +116,46 @@ RULE(ipc_flag, .source = DRIVER_API "Memory Management, cuIpcOpenMemHandle",
     EXPECT(CUDA_ERROR_INVALID_VALUE, ask_peer(&handle, sizeof handle));
 }
 
+static CUresult import_fabric(const void *data) {
+    CUmemFabricHandle from = *(const CUmemFabricHandle *)data;
+    CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr p = 0;
+    unsigned char byte = 0;
+    CUresult result = cuMemImportFromShareableHandle(&handle, &from, CU_MEM_HANDLE_TYPE_FABRIC);
+    if (!result) result = cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0);
+    if (!result) result = cuMemMap(p, 2 * MIB, 0, handle, 0);
+    if (!result) result = cuMemSetAccess(p, 2 * MIB, &desc, 1);
+    if (!result) result = cuMemcpyDtoH_v2(&byte, p + 100, 1);
+    return !result && byte != 63 ? CUDA_ERROR_MAP_FAILED : result;
+}
+
+/* Bytes alone, however they are sent, give another process the memory. */
+RULE(fabric_handle, .source = GUIDE "Virtual Memory Management, Query for Support",
+     .calls = "cuMemExportToShareableHandle cuMemImportFromShareableHandle") {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemAccessDesc desc = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle mine;
+    CUmemFabricHandle handle;
+    CUdeviceptr p;
+    start_peer(import_fabric, sizeof handle);
+    TRUE(use_device());
+    NEEDS(device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) == 1, "no fabric handles");
+    CUresult result = cuMemCreate(&mine, 2 * MIB, &prop, 0);
+    NEEDS(result != CUDA_ERROR_NOT_PERMITTED, "no IMEX channel");
+    OK(result);
+    OK(cuMemAddressReserve(&p, 2 * MIB, 0, 0, 0));
+    OK(cuMemMap(p, 2 * MIB, 0, mine, 0));
+    OK(cuMemSetAccess(p, 2 * MIB, &desc, 1));
+    OK(cuMemsetD8_v2(p, 63, 2 * MIB));
+    OK(cuCtxSynchronize());
+    OK(cuMemExportToShareableHandle(&handle, mine, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    OK(ask_peer(&handle, sizeof handle));
+}
+
 static CUresult free_opened(const void *data) {
     CUdeviceptr p;
     CUresult result = cuIpcOpenMemHandle_v2(&p, *(const CUipcMemHandle *)data, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);

@@ -7,7 +7,14 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import { startArbiter } from '../../support/native/arbiter.ts';
-import { BUILD, environment, type SimulatedNode, startNode, WITHOUT_LEAK_CHECK } from '../../support/native/node.ts';
+import {
+  allowFabric,
+  BUILD,
+  environment,
+  type SimulatedNode,
+  startNode,
+  WITHOUT_LEAK_CHECK,
+} from '../../support/native/node.ts';
 import { MIB, makeGrant, mountOver } from '../../support/product/grant.ts';
 
 export const FORMS = ['bare', 'granted', 'share', 'mounted'] as const;
@@ -91,12 +98,18 @@ async function run(env: Record<string, string>, args: readonly string[]): Promis
   return readRules(output);
 }
 
-/** Asks all rules in one form. */
-export async function askRules(t: ExecutionContext, form: Form): Promise<Rule[]> {
-  const node = await startNode(t, ...GPUS.flatMap((gpu) => ['--gpu', gpu]));
+/** Asks all rules in one form, or those that are named, of a driver of that version. */
+export async function askRules(
+  t: ExecutionContext,
+  form: Form,
+  ids: readonly string[] = [],
+  cuda = 13000,
+): Promise<Rule[]> {
+  const node = await startNode(t, '--cuda', String(cuda), ...GPUS.flatMap((gpu) => ['--gpu', gpu]));
+  allowFabric(node);
   const env = await environmentOf(t, form, node);
   const words = form === 'bare' ? [] : ['--granted'];
-  return run(env, words); // one after the other: some look at how much memory is free
+  return run(env, [...words, ...ids]); // one after the other: some look at how much memory is free
 }
 
 /** The answer of the driver that a reason names as its example; undefined where it names none. */

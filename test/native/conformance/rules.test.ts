@@ -25,7 +25,11 @@ test('each rule has a name, a source and calls, each exception a reason', (t) =>
     'names given twice',
   );
   for (const { id, source, calls } of listed) {
-    t.regex(source, /^(CUDA (Driver API|Runtime API|C\+\+ Programming Guide)|NVML API Reference) \d+(\.\d+)?, \S/, id);
+    t.regex(
+      source,
+      /^(CUDA (Driver API|Runtime API|C\+\+ Programming Guide)|NVML API Reference|cuda\.core) \d+(\.\d+)?, \S/,
+      id,
+    );
     t.regex(calls, /^[a-z]\w+( [a-z]\w+)*$/, id);
   }
   for (const [id, { reason, forms }] of Object.entries(readKnown())) {

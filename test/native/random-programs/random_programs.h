@@ -23,7 +23,7 @@
 
 /* ---- what all processes share: a file ---- */
 
-enum letter_kind { NO_LETTER, HANDLE_LETTER, IPC_LETTER, POOL_LETTER };
+enum letter_kind { NO_LETTER, HANDLE_LETTER, FABRIC_LETTER, IPC_LETTER, POOL_LETTER };
 /* Something that one process gives to the others. */
 struct letter {
     _Atomic uint32_t version; /* odd while it is written, for ever if its writer is killed meanwhile */

@@ -1,14 +1,15 @@
 /* Memory by handle, and what lies above it: address ranges, arrays, and memory of other interfaces. */
 #include <fcntl.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "worker.h"
 
-static abi_vmm_prop prop_of(int type, int device, bool exportable) {
-    return (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED,
-                          .requested_handle_types = exportable ? ABI_HANDLE_POSIX_FD : ABI_HANDLE_NONE,
-                          .location = {type, device}};
+#define FABRIC_GPU 1 /* test/support/native/random-programs.ts */
+
+static abi_vmm_prop prop_of(int type, int device, int types) {
+    return (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED, .requested_handle_types = types, .location = {type, device}};
 }
 
 static abi_result create(const abi_vmm_prop *prop, uint64_t bytes, abi_vmm_handle *handle) {
@@ -19,14 +20,16 @@ static abi_result create(const abi_vmm_prop *prop, uint64_t bytes, abi_vmm_handl
 void verb_physical(struct lane *lane, const struct step *step) {
     int device = other_device(lane, step->random[0]);
     uint64_t granule = shared->granule[gpu_of[device]], unit = granule < PAGE ? PAGE : granule;
-    bool host = step->random[1] % 8 == 0, exportable = step->random[2] % 2;
+    bool host = step->random[1] % 8 == 0;
+    int types = step->random[2] % 2 ? ABI_HANDLE_POSIX_FD : ABI_HANDLE_NONE;
+    if (types && !host && gpu_of[device] == FABRIC_GPU) types |= ABI_HANDLE_FABRIC;
     uint64_t bytes = unit * (1 + step->random[3] % 6) + (step->random[4] % 16 == 0 ? 4096 : 0);
-    abi_vmm_prop prop = host ? prop_of(ABI_LOCATION_HOST + (int)(step->random[1] / 8 % 3), 0, exportable)
-                             : prop_of(ABI_LOCATION_DEVICE, device, exportable);
+    abi_vmm_prop prop = host ? prop_of(ABI_LOCATION_HOST + (int)(step->random[1] / 8 % 3), 0, types)
+                             : prop_of(ABI_LOCATION_DEVICE, device, types);
     abi_vmm_handle handle = 0;
     if (FULL(lane->physicals)) return;
     if (granted(lane, create(&prop, bytes, &handle), host ? -1 : device, whole(device, bytes)))
-        ADD(lane->physicals, (struct physical){handle, bytes, host ? -1 : device, exportable});
+        ADD(lane->physicals, (struct physical){handle, bytes, host ? -1 : device, types});
 }
 
 /* A range of its own, or a place in one that there is. */
@@ -85,48 +88,66 @@ void verb_retain(struct lane *lane, const struct step *step) {
     lane->answer.result = CU("cuMemRetainAllocationHandle", (abi_vmm_handle *, void *), &handle, (void *)(uintptr_t)at);
     if (lane->answer.result != ABI_SUCCESS) return;
     CU("cuMemGetAllocationPropertiesFromHandle", (abi_vmm_prop *, abi_vmm_handle), &prop, handle);
-    ADD(lane->physicals, (struct physical){handle, PAGE, -1, prop.requested_handle_types & ABI_HANDLE_POSIX_FD});
+    ADD(lane->physicals, (struct physical){handle, PAGE, -1, prop.requested_handle_types});
 }
 
 /* ---- between processes ---- */
 
-static abi_result export(const struct physical *physical, int *fd) {
-    return CU("cuMemExportToShareableHandle", (void *, abi_vmm_handle, int, unsigned long long), fd, physical->handle,
-              ABI_HANDLE_POSIX_FD, 0ull);
+/* A descriptor, or what a fabric handle is. */
+union shareable {
+    int fd;
+    unsigned char fabric[64];
+};
+
+static abi_result export(const struct physical *physical, int type, void *out) {
+    return CU("cuMemExportToShareableHandle", (void *, abi_vmm_handle, int, unsigned long long), out, physical->handle,
+              type, 0ull);
 }
 
-static void import(struct lane *lane, int fd, uint64_t bytes) {
+static void import(struct lane *lane, int type, union shareable *from, uint64_t bytes) {
     abi_vmm_handle handle = 0;
-    lane->answer.result = CU("cuMemImportFromShareableHandle", (abi_vmm_handle *, void *, int), &handle,
-                             (void *)(intptr_t)fd, ABI_HANDLE_POSIX_FD);
-    if (lane->answer.result == ABI_SUCCESS) ADD(lane->physicals, (struct physical){handle, bytes, -1, true});
+    void *shared_handle = type == ABI_HANDLE_FABRIC ? from->fabric : (void *)(intptr_t)from->fd;
+    lane->answer.result =
+        CU("cuMemImportFromShareableHandle", (abi_vmm_handle *, void *, int), &handle, shared_handle, type);
+    if (type == ABI_HANDLE_POSIX_FD) close(from->fd);
+    if (lane->answer.result == ABI_SUCCESS) ADD(lane->physicals, (struct physical){handle, bytes, -1, type});
+}
+
+static int type_of(const struct physical *physical, uint64_t random) {
+    return random % 2 && physical->types & ABI_HANDLE_FABRIC ? ABI_HANDLE_FABRIC : ABI_HANDLE_POSIX_FD;
 }
 
 void verb_export(struct lane *lane, const struct step *step) {
     const struct physical *physical = ANY(lane->physicals, step->random[0]);
-    int fd = -1;
+    union shareable out = {.fd = -1};
     if (!physical || lane->lanes > 1) return;
-    lane->answer.result = export(physical, &fd);
-    if (lane->answer.result == ABI_SUCCESS) letter_put(step->random[1], HANDLE_LETTER, fd, physical->bytes, NULL);
+    int type = type_of(physical, step->random[2]);
+    lane->answer.result = export(physical, type, &out);
+    if (lane->answer.result != ABI_SUCCESS) return;
+    if (type == ABI_HANDLE_FABRIC) letter_put(step->random[1], FABRIC_LETTER, -1, physical->bytes, out.fabric);
+    else letter_put(step->random[1], HANDLE_LETTER, out.fd, physical->bytes, NULL);
 }
 
 void verb_import(struct lane *lane, const struct step *step) {
     struct letter letter;
-    int fd;
-    if (FULL(lane->physicals) || lane->lanes > 1 || !letter_any(HANDLE_LETTER, step->random[0], &letter, &fd)) return;
-    import(lane, fd, letter.bytes);
-    close(fd);
+    union shareable from;
+    bool fabric = step->random[1] % 2;
+    int fd = -1;
+    if (FULL(lane->physicals) || lane->lanes > 1) return;
+    if (!letter_any(fabric ? FABRIC_LETTER : HANDLE_LETTER, step->random[0], &letter, &fd)) return;
+    if (fabric) memcpy(from.fabric, letter.text, sizeof from.fabric);
+    else from.fd = fd;
+    import(lane, fabric ? ABI_HANDLE_FABRIC : ABI_HANDLE_POSIX_FD, &from, letter.bytes);
 }
 
 /* What this process itself exports. */
 void verb_import_own(struct lane *lane, const struct step *step) {
     const struct physical *physical = ANY(lane->physicals, step->random[0]);
-    int fd = -1;
+    union shareable shared_memory = {.fd = -1};
     if (!physical || FULL(lane->physicals)) return;
-    lane->answer.result = export(physical, &fd);
-    if (lane->answer.result != ABI_SUCCESS) return;
-    import(lane, fd, physical->bytes);
-    close(fd);
+    int type = type_of(physical, step->random[1]);
+    lane->answer.result = export(physical, type, &shared_memory);
+    if (lane->answer.result == ABI_SUCCESS) import(lane, type, &shared_memory, physical->bytes);
 }
 
 /* ---- arrays ---- */
@@ -269,7 +290,7 @@ void verb_external_of(struct lane *lane, const struct step *step) {
     bool own = step->random[1] % 2;
     int fd = -1;
     if (FULL(lane->externals) || (own ? !physical : shared->at_once)) return;
-    if (own) lane->answer.result = export(physical, &fd);
+    if (own) lane->answer.result = export(physical, ABI_HANDLE_POSIX_FD, &fd);
     else if (!letter_any(HANDLE_LETTER, step->random[0], &letter, &fd)) return;
     lane->answer.unjudged = !own || physical->device < 0;
     if (fd >= 0) external_import(lane, fd, PAGE, ABI_EXTERNAL_OPAQUE_FD, 0);

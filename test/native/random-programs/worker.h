@@ -38,7 +38,7 @@ struct physical {
     abi_vmm_handle handle;
     uint64_t bytes;
     int device; /* -1: the host's */
-    bool exportable;
+    int types;  /* of handles by which it can be exported */
 };
 struct range {
     abi_devptr at;

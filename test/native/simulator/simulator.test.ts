@@ -3,7 +3,7 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { OUT_OF_MEMORY, readyClient, startClient } from '../../support/native/client.ts';
-import { BUILD, eventually, startNode } from '../../support/native/node.ts';
+import { allowFabric, BUILD, eventually, startNode } from '../../support/native/node.ts';
 import { MIB } from '../../support/product/grant.ts';
 import { firstSample } from '../../support/product/sample.ts';
 
@@ -374,4 +374,23 @@ test("a process sees only GPUs with a file in the node's folder of GPUs", async 
   t.deepEqual((await seen({ CUDA_VISIBLE_DEVICES: a10.uuid })).totals, [a10.total]);
   rmSync(folder, { recursive: true });
   t.deepEqual((await seen()).totals, [t4.total, l4.total, a10.total], 'without the folder all of them');
+});
+
+// NVIDIA's driver API reference, cuMemCreate and cuMemImportFromShareableHandle: "CUDA_ERROR_NOT_PERMITTED" without
+// access to the channel; that cuMemCreate says so is seen in NVIDIA/nvbandwidth#46 and microsoft/mscclpp#467.
+test('memory has fabric handles on GPUs that can, for processes with a channel', async (t) => {
+  const node = await startNode(t, '--gpu', 'h100', '--gpu', 't4');
+  const make = `vmm ${GRANULE} 8`;
+  const client = await readyClient(t, node);
+  t.is((await client.ask(make))[0], 800);
+  allowFabric(node);
+  const [result, , handle] = await client.ask(make);
+  t.is(result, 0);
+  const [, ...exported] = await client.ask(`export-fabric ${handle}`);
+  await client.must(`import-fabric ${exported.join(' ')}`);
+  rmSync(join(node.folder, 'imex-channels/channel0'));
+  t.is((await client.ask(`import-fabric ${exported.join(' ')}`))[0], 800);
+  t.is((await client.ask(`export-fabric ${handle}`))[0], 800);
+  await client.must('context 1');
+  t.is((await client.ask(make))[0], 801);
 });

@@ -1,7 +1,7 @@
 // A simulated GPU node for one test: started in its own folder, queried for its usage, ended with the test.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -86,6 +86,12 @@ export function temporaryFolder(t: Teardown): string {
   const folder = mkdtempSync(join(tmpdir(), 'ct-'));
   t.teardown(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
+}
+
+/** Gives a node's programs a channel of IMEX, which fabric handles need. */
+export function allowFabric(node: Pick<SimulatedNode, 'folder'>): void {
+  mkdirSync(join(node.folder, 'imex-channels'));
+  writeFileSync(join(node.folder, 'imex-channels/channel0'), '');
 }
 
 /** In a folder of its own, unless `--dir` names the folder of a node that has ended. */

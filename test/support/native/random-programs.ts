@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import type { ExecutionContext } from 'ava';
 import { MIB, makeGrant } from '../product/grant.ts';
-import { BUILD, environment, startNode, temporaryFolder } from './node.ts';
+import { allowFabric, BUILD, environment, startNode, temporaryFolder } from './node.ts';
 
 export type ProgramResult = {
   readonly wrong: string | null;
@@ -40,8 +40,9 @@ export const STEPS_FACTOR = SANITIZED ? 0.2 : Number(process.env.COTENANT_RANDOM
 /** Runs a program; if it goes wrong, the test fails with what is needed to reproduce it. */
 export async function runProgram(t: ExecutionContext, program: RandomProgram): Promise<ProgramResult> {
   // In steps of a granule pools never grow beyond what was announced, so that a grant is never passed.
-  const [t4, l4] = ['t4,context=8Mi,pool-step=2Mi', 'l4,context=10Mi,granule=4Mi,pool-step=4Mi'];
-  const node = await startNode(t, '--gpu', t4, '--gpu', l4);
+  const [t4, h100] = ['t4,context=8Mi,pool-step=2Mi', 'h100,context=10Mi,granule=4Mi,pool-step=4Mi'];
+  const node = await startNode(t, '--gpu', t4, '--gpu', h100);
+  allowFabric(node);
   const scratch = temporaryFolder(t);
   const run = async (steps: number, ...argv: string[]) => {
     const grant = makeGrant(t, node, [

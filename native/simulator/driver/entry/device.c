@@ -150,6 +150,7 @@ SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device
     case 50: *value = (int)facts->pci_domain; return ABI_SUCCESS;
     case 75: *value = (int)facts->cc_major; return ABI_SUCCESS;
     case 76: *value = (int)facts->cc_minor; return ABI_SUCCESS;
+    case 128: *value = facts->cc_major >= SIM_FABRIC_CC; return ABI_SUCCESS;
     default: break;
     }
     *value = 0;

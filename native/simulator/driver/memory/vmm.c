@@ -124,6 +124,7 @@ SIM_EXPORT abi_result cuMemCreate(abi_vmm_handle *handle, size_t bytes, const ab
     bool on_device = device >= 0;
     uint32_t gpu = on_device ? sim.gpu_of[device] : 0;
     if (bytes % (on_device ? vmm_granule(gpu) : SIM_PAGE)) return ABI_ERROR_INVALID_VALUE;
+    if (prop->requested_handle_types & ABI_HANDLE_FABRIC) SIM_TRY(sim_fabric_allowed(device));
     struct sim_physical *physical = calloc(1, sizeof *physical);
     int fd = memfd_create("simulated-device-memory", MFD_CLOEXEC);
     int result = physical && fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 ? ABI_SUCCESS : ABI_ERROR_OUT_OF_MEMORY;
@@ -321,51 +322,61 @@ SIM_EXPORT abi_result cuMemGetAllocationPropertiesFromHandle(abi_vmm_prop *prop,
     return physical && prop ? ABI_SUCCESS : ABI_ERROR_INVALID_VALUE;
 }
 
+/* A new open file each time, as with the real driver. */
+static int export_file(const struct sim_physical *physical, int *out) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", physical->memfd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return ABI_ERROR_INVALID_VALUE;
+    *out = fd;
+    return ABI_SUCCESS;
+}
+
 SIM_EXPORT abi_result cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type,
                                                    unsigned long long flags) {
     SIM_ENTER("cuMemExportToShareableHandle");
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD)
-        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
+    if (type != ABI_HANDLE_POSIX_FD && type != ABI_HANDLE_FABRIC) return ABI_ERROR_NOT_SUPPORTED;
+    if (!out || flags) return ABI_ERROR_INVALID_VALUE;
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_physical *physical = sim_physical_of(handle);
-    if (physical && (physical->prop.requested_handle_types & ABI_HANDLE_POSIX_FD)) {
-        char path[64]; /* a new open file each time, as with the real driver */
-        snprintf(path, sizeof path, "/proc/self/fd/%d", physical->memfd);
-        int fd = open(path, O_RDWR | O_CLOEXEC);
-        if (fd >= 0) {
-            *(int *)out = fd;
-            result = ABI_SUCCESS;
-        }
-    }
+    if (physical && (physical->prop.requested_handle_types & type))
+        result = type == ABI_HANDLE_FABRIC ? sim_fabric_export(physical, out) : export_file(physical, out);
     pthread_mutex_unlock(&sim.lock);
     return result;
 }
 
+static int import_file(int fd, struct sim_reply *reply, int *memfd) {
+    struct sim_request request = {.op = SIM_IMPORT};
+    *memfd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return *memfd >= 0 ? sim_request(&request, *memfd, reply, NULL) : ABI_ERROR_INVALID_VALUE;
+}
+
 SIM_EXPORT abi_result cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
     SIM_ENTER("cuMemImportFromShareableHandle");
-    if (!handle || type != ABI_HANDLE_POSIX_FD)
-        return type == ABI_HANDLE_POSIX_FD ? ABI_ERROR_INVALID_VALUE : ABI_ERROR_NOT_SUPPORTED;
-    int fd = (int)(intptr_t)os_handle;
-    struct sim_request request = {.op = SIM_IMPORT};
+    if (type != ABI_HANDLE_POSIX_FD && type != ABI_HANDLE_FABRIC) return ABI_ERROR_NOT_SUPPORTED;
     struct sim_reply reply;
-    struct sim_physical *physical = calloc(1, sizeof *physical);
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    int result = physical && own >= 0 ? sim_request(&request, own, &reply, NULL) : ABI_ERROR_INVALID_VALUE;
+    struct sim_physical *physical = handle ? calloc(1, sizeof *physical) : NULL;
+    int memfd = -1, device = -1, result = ABI_ERROR_INVALID_VALUE;
+    if (physical)
+        result = type == ABI_HANDLE_FABRIC ? sim_fabric_import(os_handle, &reply, &memfd)
+                                           : import_file((int)(intptr_t)os_handle, &reply, &memfd);
     if (result != ABI_SUCCESS) {
-        if (own >= 0) close(own);
+        if (memfd >= 0) close(memfd);
         free(physical);
         return result;
     }
-    int device = -1;
     for (int i = 0; i < sim.device_count; i++) {
         if (sim.gpu_of[i] == reply.arg[2]) device = i;
     }
-    *physical = (struct sim_physical){
-        .block = reply.arg[0], .bytes = reply.arg[1], .memfd = own, .device = device, .handles = 1};
-    physical->prop = (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED,
-                                    .requested_handle_types = ABI_HANDLE_POSIX_FD,
-                                    .location = {ABI_LOCATION_DEVICE, device}};
+    *physical = (struct sim_physical){.block = reply.arg[0],
+                                      .bytes = reply.arg[1],
+                                      .memfd = memfd,
+                                      .device = device,
+                                      .handles = 1,
+                                      .shared = type == ABI_HANDLE_FABRIC};
+    physical->prop = (abi_vmm_prop){
+        .type = ABI_ALLOCATION_PINNED, .requested_handle_types = type, .location = {ABI_LOCATION_DEVICE, device}};
     pthread_mutex_lock(&sim.lock);
     physical->next = sim.physicals;
     sim.physicals = physical;

@@ -6,16 +6,19 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { loadNative } from '../../../../src/agent/os/addon.ts';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
-import { eventually, startNode } from '../../../support/native/node.ts';
+import { allowFabric, eventually, startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 
 const SHARED = 64 * MIB;
 const LEFT = 100 * MIB;
 const CONTEXT = 104 * MIB;
+/** CU_MEM_HANDLE_TYPE_FABRIC */
+const FABRIC = 8;
 
 /** `processes` of one container with a context each, and room for `LEFT` beside them. */
 async function container(t: ExecutionContext, processes: number) {
-  const node = await startNode(t, '--gpu', 't4');
+  const node = await startNode(t, '--gpu', `h100,context=${CONTEXT / MIB}Mi`);
+  allowFabric(node);
   const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: processes * CONTEXT + LEFT }]);
   const clients: Client[] = [];
   for (let k = 0; k < processes; k++) clients.push(await readyClient(t, node, { preload: grant.cuda }));
@@ -37,6 +40,18 @@ const FORMS: Record<string, (owner: Client, other: Client) => Promise<Shared>> =
         await owner.must(`unmap ${at} ${SHARED}`);
         await owner.must(`unhandle ${handle}`);
         await owner.must(`close ${file}`);
+      },
+      close: async () => void (await other.must(`unhandle ${imported}`)),
+    };
+  },
+  'a fabric handle': async (owner, other) => {
+    const [, at = 0, handle = 0] = await owner.ask(`vmm ${SHARED} ${FABRIC}`);
+    const [, ...exported] = await owner.ask(`export-fabric ${handle}`);
+    const imported = await other.must(`import-fabric ${exported.join(' ')}`);
+    return {
+      async giveUp() {
+        await owner.must(`unmap ${at} ${SHARED}`);
+        await owner.must(`unhandle ${handle}`);
       },
       close: async () => void (await other.must(`unhandle ${imported}`)),
     };
@@ -134,6 +149,45 @@ test('exported memory is charged as long as its descriptor is open, in one proce
   await owner.must(`close ${file}`);
   t.is(await free(owner), LEFT);
   await owner.must(`alloc ${LEFT}`);
+});
+
+// NVIDIA's cuda.core, VirtualMemoryFabricBufferDescriptor: the handle keeps nothing; an import does, whatever becomes of
+// its exporter.
+test('what a process imports of its own by a fabric handle stays charged', async (t) => {
+  const { node, owner } = await container(t, 1);
+  const make = async (bytes: number) => {
+    const [, at = 0, handle = 0] = await owner.ask(`vmm ${bytes} ${FABRIC}`);
+    const [, ...exported] = await owner.ask(`export-fabric ${handle}`);
+    t.notDeepEqual(await owner.ask(`export-fabric ${handle}`), [0, ...exported], 'a second handle of it');
+    const giveUp = async () => {
+      await owner.must(`unmap ${at} ${bytes}`);
+      await owner.must(`unhandle ${handle}`);
+    };
+    return { exported: exported.join(' '), giveUp };
+  };
+  const memory = await make(SHARED);
+  for (let k = 0; k < 100; k++) await (await make(2 * MIB)).giveUp();
+  t.is(await free(owner), LEFT - SHARED, 'the handles of memory that is gone keep nothing');
+  const imported = await owner.must(`import-fabric ${memory.exported}`);
+  await memory.giveUp();
+  t.is(await free(owner), LEFT - SHARED);
+  t.is((await owner.ask(`alloc ${LEFT - SHARED + 2 * MIB}`))[0], OUT_OF_MEMORY);
+  await owner.must(`unhandle ${imported}`);
+  t.is(await free(owner), LEFT);
+  t.is(node.usage().gpus[0]?.usedBytes, CONTEXT, 'the driver has it back as well');
+  t.not((await owner.ask(`import-fabric ${memory.exported}`))[0], 0);
+  await owner.must(`alloc ${LEFT}`);
+});
+
+test('memory given up to another container by a fabric handle is free at once', async (t) => {
+  const { node, owner } = await container(t, 1);
+  const grant = makeGrant(t, node, [{ gpu: 0, memoryBytes: CONTEXT + LEFT }]);
+  const stranger = await readyClient(t, node, { preload: grant.cuda });
+  const shared = await FORMS['a fabric handle']?.(owner, stranger);
+  t.is(await free(owner), LEFT - SHARED);
+  t.is(await free(stranger), LEFT, 'charged once');
+  await shared?.giveUp();
+  t.is(await free(owner), LEFT);
 });
 
 test('a program that starts again finds nothing of what the one before it exported', async (t) => {

@@ -57,12 +57,11 @@ static abi_result launch(abi_function function, unsigned long count) {
     return result;
 }
 
-static abi_result vmm_take(uint64_t bytes, abi_devptr *at, abi_vmm_handle *handle) {
+static abi_result vmm_take(uint64_t bytes, int types, abi_devptr *at, abi_vmm_handle *handle) {
     abi_device device = 0;
     CALL(cuCtxGetDevice, (abi_device *), &device);
-    abi_vmm_prop prop = {.type = ABI_ALLOCATION_PINNED,
-                         .requested_handle_types = ABI_HANDLE_POSIX_FD,
-                         .location = {ABI_LOCATION_DEVICE, device}};
+    abi_vmm_prop prop = {
+        .type = ABI_ALLOCATION_PINNED, .requested_handle_types = types, .location = {ABI_LOCATION_DEVICE, device}};
     abi_access_desc access = {.location = prop.location, .flags = ABI_ACCESS_READ_WRITE};
     abi_result result = CALL(cuMemCreate, (abi_vmm_handle *, size_t, const abi_vmm_prop *, unsigned long long), handle,
                              bytes, &prop, 0ull);
@@ -239,9 +238,9 @@ static int work(int argc, char **argv) {
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);
             if (!result) result = CALL(cuMemPoolTrimTo, (abi_pool, size_t), pool, (size_t)a);
-        } else if (!strcmp(command, "vmm")) {
+        } else if (!strcmp(command, "vmm")) { /* vmm BYTES [TYPES]: where it is mapped, and a handle */
             handle = 0;
-            result = vmm_take(a, &at, &handle);
+            result = vmm_take(a, b ? (int)b : ABI_HANDLE_POSIX_FD, &at, &handle);
             printf("%d %" PRIu64 " %" PRIu64 "\n", result, (uint64_t)at, (uint64_t)handle);
             continue;
         } else if (!strcmp(command, "location")) { /* location TYPE ID: for the commands after it */

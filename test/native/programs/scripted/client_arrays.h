@@ -213,6 +213,18 @@ static bool arrays_command(const char *line) {
         result = CALL_AS("cuMemExportToShareableHandle", (int *, abi_vmm_handle, int, unsigned long long), &fd, n[0],
                          ABI_HANDLE_POSIX_FD, 0ull);
         value = (uint64_t)fd;
+    } else if (!strcmp(command, "export-fabric")) { /* export-fabric HANDLE: 16 numbers */
+        abi_ipc_handle out = {0};
+        result = CALL_AS("cuMemExportToShareableHandle", (void *, abi_vmm_handle, int, unsigned long long), &out, n[0],
+                         ABI_HANDLE_FABRIC, 0ull);
+        printf("%d", result);
+        print_words(&out);
+        return true;
+    } else if (!strcmp(command, "import-fabric")) { /* import-fabric NUMBERS: a handle */
+        abi_ipc_handle from;
+        read_words(n, &from);
+        result = CALL_AS("cuMemImportFromShareableHandle", (abi_vmm_handle *, void *, int), &value, (void *)&from,
+                         ABI_HANDLE_FABRIC);
     } else if (!strcmp(command, "close")) { /* close DESCRIPTOR */
         result = close((int)n[0]) ? ABI_ERROR_INVALID_VALUE : ABI_SUCCESS;
     } else if (!strcmp(command, "import-from")) { /* import-from PID FD: a handle */

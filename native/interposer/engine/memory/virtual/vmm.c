@@ -33,14 +33,12 @@ static uint64_t mapping_hold(abi_devptr at) {
 
 /* ---- allocations ---- */
 
-/* No handle and no device address has this bit. */
-#define MEMORY_BIT (1ull << 63)
-
 /* A new allocation with one reference; 0: no memory to remember it. */
 static uint64_t memory_new(uint32_t gpu, uint64_t bytes, void *mark) {
     uint64_t number = atomic_fetch_add(&cot->exports.memories, 1);
     struct cot_block block = {
-        .key = MEMORY_BIT | number << 9, /* spread like addresses, so that each has a place of its own in the table */
+        .key =
+            COT_MEMORY_BIT | number << 9, /* spread like addresses, so that each has a place of its own in the table */
         .bytes = bytes,
         .gpu = gpu,
         .kind = COT_VMM,
@@ -120,7 +118,13 @@ uint64_t cot_memory_of_file(int file) {
 abi_result cot_cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, int type, unsigned long long flags) {
     abi_result result = CALL_REAL(cuMemExportToShareableHandle, (void *, abi_vmm_handle, int, unsigned long long), out,
                                   handle, type, flags);
-    if (result == ABI_SUCCESS && type == ABI_HANDLE_POSIX_FD && cot_attached()) mark_file(*(const int *)out, handle);
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    if (type == ABI_HANDLE_POSIX_FD) mark_file(*(const int *)out, handle);
+    if (type == ABI_HANDLE_FABRIC) {
+        uint64_t memory = cot_memory_of_handle(handle);
+        cot_fabric_exported(out, memory);
+        cot_memory_unref(memory);
+    }
     return result;
 }
 
@@ -128,7 +132,9 @@ abi_result cot_cuMemExportToShareableHandle(void *out, abi_vmm_handle handle, in
 abi_result cot_cuMemImportFromShareableHandle(abi_vmm_handle *handle, void *os_handle, int type) {
     bool counted = handle && cot_attached();
     int file = type == ABI_HANDLE_POSIX_FD ? (int)(intptr_t)os_handle : -1;
-    uint64_t memory = counted ? cot_memory_of_file(file) : 0;
+    uint64_t memory = !counted                    ? 0
+                      : type == ABI_HANDLE_FABRIC ? cot_memory_of_fabric(os_handle)
+                                                  : cot_memory_of_file(file);
     void *mark = packed(mark_of_file(file));
     abi_result result =
         CALL_REAL(cuMemImportFromShareableHandle, (abi_vmm_handle *, void *, int), handle, os_handle, type);

@@ -11,6 +11,9 @@
 #define COT_EXPORT_FILE(root) ((int)((root) >> 32))
 #define COT_EXPORT_MARK(root) ((int)((root) & UINT32_MAX))
 
+/* In the key of an allocation, and of no handle and no device address. */
+#define COT_MEMORY_BIT (1ull << 63)
+
 /* ---- memory_refs.c ---- */
 
 bool cot_memory_ref(uint64_t memory); /* one reference more; false: it is gone */
@@ -24,5 +27,11 @@ uint64_t cot_memory_of_handle(abi_vmm_handle handle);
 /* The allocation of this process that was exported as `file`, or re-exported as it elsewhere, with a reference for the
  * caller; 0: none. */
 uint64_t cot_memory_of_file(int file);
+
+/* ---- fabric.c ---- */
+
+/* The same for a fabric handle (64 bytes). */
+uint64_t cot_memory_of_fabric(const void *fabric_handle);
+void cot_fabric_exported(const void *fabric_handle, uint64_t memory);
 
 #pragma GCC visibility pop
