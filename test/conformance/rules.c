@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -190,22 +189,6 @@ int device_attribute(int attribute) {
     int value = -1;
     OK(cuDeviceGetAttribute(&value, attribute, 0));
     return value;
-}
-
-static sem_t released;
-static int held;
-
-static void wait_for_release(void *nothing) {
-    while (sem_wait(&released) && errno == EINTR) continue;
-}
-
-void hold(CUstream stream) {
-    if (!held++) sem_init(&released, 0, 0);
-    OK(cuLaunchHostFunc(stream, wait_for_release, NULL));
-}
-
-void release_all(void) {
-    for (; held; held--) sem_post(&released);
 }
 
 static void *call_body(void *body) {

@@ -87,6 +87,13 @@ CUcontext current_context(void);
  * host function that waits, so it holds for every driver. One stream at a time. */
 void hold(CUstream stream);
 void release_all(void);
+/* What waits for nothing is done when work of a new context is: of what is not done then, something holds it. */
+void let_pass(void);
+#define NOT_YET(call)                                               \
+    do {                                                            \
+        let_pass();                                                 \
+        expect_result(CUDA_ERROR_NOT_READY, call, #call, __LINE__); \
+    } while (0)
 
 /* In a thread of its own, joined. */
 void in_thread(void (*body)(void));

@@ -81,5 +81,7 @@ int sim_stream_context(abi_stream handle, struct sim_context **context, struct s
     if (stream->magic != SIM_STREAM_MAGIC) return not_a_stream();
     *object = stream;
     *context = stream->context;
+    if (stream->context->green && !stream->context->alive && sim_library_cuda >= 13010)
+        return ABI_ERROR_STREAM_DETACHED;
     return sim_usable(stream->context);
 }

@@ -183,16 +183,6 @@ RULE(contexts_of_default_streams, .source = DRIVER_API "cuStreamGetCtx_v2", .cal
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuStreamGetCtx_v2(CU_STREAM_PER_THREAD, &context, &answered));
 }
 
-/* What waits for nothing is done when work of a new context is. */
-static void let_pass(void) {
-    CUcontext mine = current_context();
-    new_context();
-    CUevent event = new_event(0);
-    OK(cuEventRecord(event, NULL));
-    OK(cuEventSynchronize(event));
-    OK(cuCtxSetCurrent(mine));
-}
-
 RULE(record_of_the_primary_takes_it_in, .source = DRIVER_API "cuCtxRecordEvent",
      .calls = "cuGreenCtxStreamCreate cuLaunchHostFunc cuCtxRecordEvent") {
     CUgreenCtx green = new_green();
@@ -202,8 +192,7 @@ RULE(record_of_the_primary_takes_it_in, .source = DRIVER_API "cuCtxRecordEvent",
     OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
     hold(stream);
     OK(cuCtxRecordEvent(primary, event));
-    let_pass();
-    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+    NOT_YET(cuEventQuery(event));
     release_all();
     OK(cuEventSynchronize(event));
 }
@@ -220,8 +209,7 @@ RULE(wait_of_the_primary_holds_it, .source = DRIVER_API "cuCtxWaitEvent",
     OK(cuEventRecord(event, busy));
     OK(cuCtxWaitEvent(primary, event));
     OK(cuEventRecord(behind, of_green));
-    let_pass();
-    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(behind));
+    NOT_YET(cuEventQuery(behind));
     release_all();
     OK(cuEventSynchronize(behind));
 }
@@ -229,4 +217,64 @@ RULE(wait_of_the_primary_holds_it, .source = DRIVER_API "cuCtxWaitEvent",
 RULE(destroy_of_none, .source = DRIVER_API "cuGreenCtxDestroy", .calls = "cuGreenCtxDestroy") {
     start_driver();
     ONE_OF(cuGreenCtxDestroy(NULL), CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* ---- streams of one that is gone ---- */
+
+static CUstream stream_of(CUgreenCtx green) {
+    CUstream stream = NULL;
+    OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+    return stream;
+}
+
+static void expect_detached(CUstream stream, CUdeviceptr word, CUevent event) {
+    unsigned flags = 0;
+    CUgraph graph = NULL;
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamQuery(stream));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamSynchronize(stream));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamGetFlags(stream, &flags));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamWaitEvent(stream, event, 0));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuEventRecord(event, stream));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuMemsetD32Async(word, 1, 1, stream));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuLaunchHostFunc(stream, take_a_while, NULL));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_DETACHED, cuStreamEndCapture(stream, &graph));
+    OK(cuStreamDestroy_v2(stream));
+}
+#define DETACHED "cuGreenCtxDestroy cuGreenCtxStreamCreate cuStreamQuery cuEventRecord cuStreamDestroy_v2"
+
+RULE(destroy_detaches_its_streams, .source = DRIVER_API "cuGreenCtxDestroy", .calls = DETACHED) {
+    primary_context();
+    NEEDS(driver_version() >= 13010, "needs CUDA 13.1");
+    CUgreenCtx green = new_green();
+    CUstream stream = stream_of(green);
+    OK(cuGreenCtxDestroy(green));
+    expect_detached(stream, new_memory(4), new_event(0));
+}
+
+RULE(destroy_detaches_streams_made_while_current, .source = DRIVER_API "cuGreenCtxDestroy", .calls = DETACHED) {
+    CUcontext primary = primary_context();
+    NEEDS(driver_version() >= 13010, "needs CUDA 13.1");
+    CUgreenCtx green = new_green();
+    OK(cuCtxSetCurrent(context_of(green)));
+    CUstream stream = new_stream(CU_STREAM_NON_BLOCKING);
+    OK(cuCtxSetCurrent(primary));
+    OK(cuGreenCtxDestroy(green));
+    expect_detached(stream, new_memory(4), new_event(0));
+}
+
+RULE(destroy_invalidates_its_captures, .source = DRIVER_API "cuGreenCtxDestroy",
+     .calls = DETACHED " cuStreamBeginCapture_v2 cuStreamEndCapture cuStreamWaitEvent") {
+    primary_context();
+    NEEDS(driver_version() >= 13010, "needs CUDA 13.1");
+    CUgreenCtx green = new_green();
+    CUstream origin = new_stream(CU_STREAM_NON_BLOCKING), joined = stream_of(green);
+    CUevent event = new_event(CU_EVENT_DISABLE_TIMING);
+    CUgraph graph = NULL;
+    OK(cuStreamBeginCapture_v2(origin, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(event, origin));
+    OK(cuStreamWaitEvent(joined, event, 0));
+    OK(cuGreenCtxDestroy(green));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(origin, &graph));
+    TRUE(graph == NULL);
 }

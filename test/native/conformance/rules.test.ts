@@ -56,6 +56,18 @@ test('what drivers answer otherwise is of rules, and in the page', (t) => {
   );
 });
 
+test('rules of later versions of CUDA are kept by a driver of such a version', async (t) => {
+  const ids = Object.entries(readKnown())
+    .filter(([, { reason }]) => reason === "simulator: the node's CUDA is 13.0")
+    .map(([id]) => id);
+  t.true(ids.length > 0);
+  for (const form of FORMS) {
+    const rules = await askRules(t, form, ids, 14000);
+    t.deepEqual(rules.map(({ id }) => id).toSorted(), ids.toSorted());
+    t.deepEqual(complaints(rules, {}, form), []);
+  }
+});
+
 for (const form of FORMS) {
   test(TITLES[form], async (t) => {
     t.timeout(4 * MOST_MS);

@@ -5,7 +5,7 @@
  * left. */
 #include <stdlib.h>
 
-#include "../../sim.h"
+#include "../../captures.h"
 
 #define FIRST_BYTES (6ull << 20)
 #define FURTHER_BYTES (4ull << 20)
@@ -133,10 +133,21 @@ SIM_EXPORT abi_result cuGreenCtxCreate(abi_green_context *out, abi_resource_desc
     return result;
 }
 
+/* Under sim.lock. */
+static void break_captures(const struct sim_context *green) {
+    for (struct sim_stream *stream = sim.streams; stream; stream = stream->next) {
+        struct capture *capture = stream->context == green ? sim_capture_of(stream) : NULL;
+        if (capture) sim_capture_break(capture, 0);
+    }
+}
+
 SIM_EXPORT abi_result cuGreenCtxDestroy(abi_green_context handle) {
     SIM_ENTER("cuGreenCtxDestroy");
     struct sim_context *green = green_of(handle);
     if (!green) return ABI_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&sim.lock);
+    break_captures(green);
+    pthread_mutex_unlock(&sim.lock);
     sim_context_finish(green);
     pthread_mutex_lock(&sim.lock);
     greens[green->device].living--;
