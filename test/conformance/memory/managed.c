@@ -56,6 +56,19 @@ RULE(on_host, .source = DRIVER_API "Memory Management, cuMemAllocManaged",
     TRUE(bytes[MIB - 1] == 7);
 }
 
+/* More than the device has, where the driver moves pages as they are used. */
+RULE(more_than_the_device, .source = DRIVER_API "Memory Management, cuMemAllocManaged", .calls = "cuMemAllocManaged",
+     .granted = "out of memory: a grant charges managed memory in full when it is allocated") {
+    primary_context();
+    size_t total = 0;
+    CUdeviceptr p = 0;
+    NEEDS(device_attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) == 1, "no oversubscription");
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    CUresult result = cuMemAllocManaged(&p, 2 * total, CU_MEM_ATTACH_GLOBAL);
+    if (is_granted()) SAME(CUDA_ERROR_OUT_OF_MEMORY, result);
+    else OK(result);
+}
+
 /* Managed memory is freed with cuMemFree, once. */
 RULE(freed, .source = DRIVER_API "Memory Management, cuMemAllocManaged", .calls = "cuMemFree_v2") {
     primary_context();
