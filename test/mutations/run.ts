@@ -1,6 +1,6 @@
 // Whether the tests of the driver's rules notice mistakes: each verb of the interposer is made `pass`, and places of the
 // simulated driver, drawn by lot, are changed; each time the rules and the native tests beside them run until one fails.
-//   node test/mutations/run.ts [--places N] [--seed S] [--only verbs|places] [--verbs REGEX] [--aim PERCENT]
+//   node test/mutations/run.ts [--places N] [--from N] [--seed S] [--only verbs|places] [--verbs REGEX] [--aim PERCENT]
 // prints a line for each mutation, and ends with 1 if fewer than the aim were noticed. It works on a copy of native/.
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,6 +16,7 @@ const root = join(import.meta.dirname, '../..');
 const { values } = parseArgs({
   options: {
     places: { type: 'string', default: '50' },
+    from: { type: 'string', default: '0' },
     seed: { type: 'string', default: '1' },
     only: { type: 'string' },
     verbs: { type: 'string', default: '' },
@@ -112,7 +113,7 @@ async function changePlaces(count: number, seed: number): Promise<void> {
   const places = globSync('simulator/driver/**/*.c', { cwd: native })
     .toSorted()
     .flatMap((file) => placesIn(file, readFileSync(join(native, file), 'utf8')));
-  const drawn: Iterator<Place> = shuffled(places, seed).values();
+  const drawn: Iterator<Place> = shuffled(places, seed).slice(Number(values.from)).values();
   console.log(`${places.length} places of the simulated driver, seed ${seed}`);
   for (let done = 0; done < count; ) {
     const { value: place } = drawn.next();
