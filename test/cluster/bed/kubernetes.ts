@@ -1,6 +1,18 @@
-// Kubernetes' own programs, and prometheus-adapter: what of them is built.
+// Kubernetes' own programs, and prometheus-adapter: what of them is built. COTENANT_KUBERNETES=1.30.14 takes that version in
+// place of the one that the tests usually run on.
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type GoModule, goPrograms, homeOf, type Programs } from '../../support/toolchains/go-programs.ts';
+import {
+  buildGo,
+  type GoModule,
+  goPrograms,
+  homeOf,
+  type Programs,
+  versionOf,
+} from '../../support/toolchains/go-programs.ts';
+import { cacheFolder } from '../../support/toolchains/venv.ts';
 
 const KUBERNETES: GoModule = {
   folder: join(import.meta.dirname, '../kubernetes'),
@@ -32,6 +44,34 @@ export const METRICS_ADAPTER: GoModule = {
   packages: ['sigs.k8s.io/prometheus-adapter/cmd/adapter'],
 };
 
-export const kubernetesHome = (): string => homeOf(KUBERNETES);
+const OTHER = process.env.COTENANT_KUBERNETES;
 
-export const kubernetesPrograms = (say: (line: string) => void): Programs => goPrograms(KUBERNETES, say);
+/** A module that requires this version of Kubernetes, whose own parts its go.mod takes from folders of its repository. */
+function moduleOf(version: string): string {
+  const answer = execFileSync('go', ['mod', 'download', '-json', `${KUBERNETES.path}@v${version}`], {
+    encoding: 'utf8',
+  });
+  const own = readFileSync((JSON.parse(answer) as { readonly GoMod: string }).GoMod, 'utf8');
+  const parts = new Set([...own.matchAll(/^\s*(k8s\.io\/\S+) v0\.0\.0$/gm)].map(([, name]) => name));
+  const replaced = [...parts].map((name) => `replace ${name} => ${name} v0.${version.slice(version.indexOf('.') + 1)}`);
+  const [go = ''] = /^go .*$/m.exec(own) ?? [];
+  const folder = mkdtempSync(join(tmpdir(), 'cotenant-kubernetes-'));
+  writeFileSync(
+    join(folder, 'go.mod'),
+    ['module other', go, `require ${KUBERNETES.path} v${version}`, ...replaced, ''].join('\n'),
+  );
+  return folder;
+}
+
+export const kubernetesVersion = (): string => OTHER ?? versionOf(KUBERNETES);
+
+export const kubernetesHome = (): string =>
+  OTHER === undefined ? homeOf(KUBERNETES) : join(cacheFolder(), `kubernetes-${OTHER}-${process.arch}`);
+
+export function kubernetesPrograms(say: (line: string) => void): Programs {
+  if (OTHER === undefined) return goPrograms(KUBERNETES, say);
+  const { path, packages, flags } = KUBERNETES;
+  const home = kubernetesHome();
+  const folder = () => moduleOf(OTHER);
+  return buildGo({ home, folder, path, version: OTHER, packages, flags: flags?.(OTHER), completes: true }, say);
+}

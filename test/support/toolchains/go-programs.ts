@@ -49,11 +49,13 @@ export type GoBuild = {
   readonly version: string;
   readonly packages: readonly string[];
   readonly flags?: readonly string[] | undefined;
+  /** Whether go.mod may be completed by the build; by default what it says is all. */
+  readonly completes?: boolean;
 };
 
 /** As goPrograms. */
 export function buildGo(
-  { home, folder, path, version, packages, flags = [] }: GoBuild,
+  { home, folder, path, version, packages, flags = [], completes = false }: GoBuild,
   say: (line: string) => void,
 ): Programs {
   if (existsSync(home)) return { ok: true, bin: home, version };
@@ -72,7 +74,7 @@ export function buildGo(
   mkdirSync(fresh, { recursive: true });
   const built = spawnSync('go', args, {
     cwd,
-    env: { ...process.env, GOFLAGS: '-mod=readonly -buildvcs=false', CGO_ENABLED: '0' },
+    env: { ...process.env, GOFLAGS: `-mod=${completes ? 'mod' : 'readonly'} -buildvcs=false`, CGO_ENABLED: '0' },
     encoding: 'utf8',
     maxBuffer: 1 << 26,
   });
