@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { Bed } from './bed.ts';
 import { programsOf } from './cgroups.ts';
 
-/** Containers of containerd before the processes that watch over them: none may report how one of its own ended. */
+/** Watches over containers; killed before them, or it would report to containerd how they ended. */
 const SHIM = 'containerd-shim';
 
 const commandOf = (pid: number): string => {

@@ -27,7 +27,7 @@ const START = ['init', 'context 0', `alloc ${256 * MIB}`];
 const WAIT_MS = 180_000;
 const OUT_OF_MEMORY = 2;
 
-/** The pods of this agent's page that hold a grant. */
+/** The pod's memory limit in bytes on the agent's page; undefined: it has no grant, or there is no page. */
 async function granted(bed: Bed, pod: string): Promise<number | undefined> {
   const page = await agentPage(bed);
   return page === undefined ? undefined : seriesOf(page, 'cotenant_container_memory_limit_bytes', { pod });
