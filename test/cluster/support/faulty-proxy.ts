@@ -43,7 +43,13 @@ export async function startFaultyProxy(
     faults.set(fault, (faults.get(fault) ?? 0) + 1);
     return fault;
   };
-  const draw = () => (random() < proxy.share ? kinds[Math.floor(random() * kinds.length)] : undefined);
+  let left: Fault[] = [];
+  /** Each kind comes once before any comes again, so that a few dozen faults have all of them, whatever the seed. */
+  const draw = () => {
+    if (random() >= proxy.share) return undefined;
+    if (left.length === 0) left = [...kinds];
+    return left.splice(Math.floor(random() * left.length), 1)[0];
+  };
 
   const forward = async (incoming: IncomingMessage, body: Buffer): Promise<IncomingMessage> => {
     const { method = '', url: path = '', headers } = incoming;
@@ -72,7 +78,8 @@ export async function startFaultyProxy(
     response.writeHead(answer.statusCode ?? 500, answer.headers).flushHeaders();
     response.on('close', () => answer.destroy());
     answer.on('error', () => response.destroy());
-    if (isWatch && random() < proxy.share * 2) {
+    // All watches are cut until one was: on some of them nothing ever comes that could be cut.
+    if (isWatch && proxy.share > 0 && (!faults.has('watch-cut') || random() < proxy.share * 2)) {
       // What the last line had begun with stays.
       const endsMs = random() * LONGEST_WATCH_MS;
       const timer = setTimeout(() => answer.once('data', (data: Buffer) => cut(data)), endsMs);

@@ -33,21 +33,22 @@ for (const deviceRoute of DEVICE_ROUTES) {
   testWithHelm(`a random pod passes the policy only after the webhook (${deviceRoute})`, (t) => {
     const denials = policy(t, 'shares', deviceRoute);
     const configuration = configured(settings(deviceRoute));
-    const seen = { patched: 0, untouched: 0 };
-    fc.assert(
-      fc.property(fc.oneof(pod, soundPod), (given) => {
-        const injection = mutatePod(given, 'team-a', configuration);
-        if (injection.kind === 'refused') return;
-        const [before, after] = [given, injection.kind === 'patched' ? injection.pod : given].map((each) =>
-          denials(creation(each)),
-        );
-        if (after?.length !== 0) throw new Error(`refused though the webhook is done: ${after}`);
-        if (injection.kind === 'patched' && asks(given) && before?.length === 0) throw new Error('allowed as it came');
-        seen[injection.kind] += 1;
-      }),
-      { numRuns: 400 },
-    );
-    t.true(seen.patched > 20 && seen.untouched > 20, JSON.stringify(seen));
+    const check = (kind: 'patched' | 'untouched', numRuns: number) =>
+      fc.assert(
+        fc.property(fc.oneof(pod, soundPod), (given) => {
+          const injection = mutatePod(given, 'team-a', configuration);
+          // Others are drawn in their place.
+          fc.pre(injection.kind === kind);
+          const [before, after] = [given, injection.kind === 'patched' ? injection.pod : given].map((each) =>
+            denials(creation(each)),
+          );
+          if (after?.length !== 0) throw new Error(`refused though the webhook is done: ${after}`);
+          if (kind === 'patched' && asks(given) && before?.length === 0) throw new Error('allowed as it came');
+        }),
+        { numRuns },
+      );
+    t.notThrows(() => check('patched', 150));
+    t.notThrows(() => check('untouched', 30));
   });
 }
 
