@@ -77,15 +77,21 @@ export function parseWhole(value: unknown, least: number, most: number): Result<
 export function parsePercent(value: unknown, least: number, most: number): Result<number, WrongNumber> {
   const whole = parseWhole(value, least, most);
   if (whole.ok) return whole;
+  const meant = meantPercent(value);
+  if (meant === undefined || meant < Math.max(1, least) || meant > most) return whole;
+  return err({ wrong: whole.error.wrong, right: `write ${meant}` });
+}
+
+/** What a writer of "50%", "0.5" or "0,5" meant: 50. Undefined for other texts, whole numbers among them. */
+export function meantPercent(value: unknown): number | undefined {
   const text = String(value).replace(',', '.');
   const parsed = parseQuantity(/^\s*([\d.]+)\s*%?\s*$/.exec(text)?.[1] ?? text);
-  if (!parsed.ok) return whole;
+  if (!parsed.ok) return undefined;
   const { numerator, denominator } = parsed.value;
   const percent = text.includes('%') ? wholeUnits(parsed.value, 1n) : undefined;
   const fraction = numerator < denominator ? wholeUnits({ numerator: numerator * 100n, denominator }, 1n) : undefined;
   const meant = percent ?? fraction;
-  if (meant === undefined || meant < BigInt(Math.max(1, least)) || meant > BigInt(most)) return whole;
-  return err({ wrong: whole.error.wrong, right: `write ${meant}` });
+  return meant === undefined ? undefined : Number(meant);
 }
 
 /**
@@ -121,7 +127,7 @@ function parseUnitCount(value: unknown, least: number, most: number, unitBytes: 
 export function meantBytes(quantity: Quantity, gpus = 1): string {
   const bytes = wholeUnits(quantity, 1n);
   const thousandths = floorUnits({ ...quantity, numerator: quantity.numerator * 1000n }, 1n);
-  const meant = Math.ceil(Number(bytes ?? thousandths) / gpus) * gpus;
+  const meant = Math.max(1, Math.ceil(Number(bytes ?? thousandths) / gpus)) * gpus;
   return `"${meant}Mi"${meant < 1024 && bytes !== undefined ? ` or "${meant}Gi"` : ''}`;
 }
 

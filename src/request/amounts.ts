@@ -60,6 +60,14 @@ export function collectAmounts(
   return found;
 }
 
+/** Without the dialects of which all amounts are 0 and ask for nothing, also beside those of another dialect. */
+export function askedFor(amounts: AmountsByDialect): AmountsByDialect {
+  const asking = [...amounts].filter(
+    ([dialect, own]) => !dialect.zeroIsNothing || [...own.values()].some((amount) => !sameQuantity(amount, '0')),
+  );
+  return asking.length === amounts.size ? amounts : new Map(asking);
+}
+
 /** The dialect's resources, with those in the maps in the place of a beginning. */
 function namesOf({ resources }: Dialect, maps: readonly (JsonObject | undefined)[]): readonly string[] {
   return resources.flatMap((name) =>

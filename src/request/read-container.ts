@@ -22,7 +22,7 @@ import {
 } from '../api/request.ts';
 import { field, isObject, type JsonObject, listAt, textAt } from '../common/json.ts';
 import { forbidden, invalid, missing, type Problem } from '../common/problem.ts';
-import { formatBytes, sameQuantity } from '../common/quantity.ts';
+import { formatBytes } from '../common/quantity.ts';
 import { type Amounts, type AmountsByDialect, amountPath, ownAmounts, sameAmounts, showAmounts } from './amounts.ts';
 import { annotationPath, type Choices } from './annotations.ts';
 import type { PodContainer } from './containers.ts';
@@ -72,7 +72,6 @@ export function readContainer(
   if (template !== undefined) return readTemplate(context, container, template, first);
   if (first === undefined) return undefined;
   const [dialect, amounts] = first;
-  if (dialect.zeroIsNothing && [...amounts.values()].every((amount) => sameQuantity(amount, '0'))) return undefined;
   const record = dialect === cotenant ? recorded.get(name) : undefined;
   if (record !== undefined && record.dialect !== cotenant.name) return readRecord(context, container, record, amounts);
   const environment = dialect === cotenant ? new Map() : readEnvironment(container, dialect, problems);

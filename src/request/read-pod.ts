@@ -12,7 +12,7 @@ import type { ContainerRequest, PodRequest } from '../api/request.ts';
 import { parsePodRequest } from '../api/request-annotation.ts';
 import { field, isObject, type JsonObject, objectAt } from '../common/json.ts';
 import { invalid, type Problem } from '../common/problem.ts';
-import { type Amounts, type AmountsByDialect, collectAmounts } from './amounts.ts';
+import { type Amounts, type AmountsByDialect, askedFor, collectAmounts } from './amounts.ts';
 import { annotationPath, readChoices, withForeignChoices } from './annotations.ts';
 import { listContainers, type PodContainer } from './containers.ts';
 import type { Dialect } from './dialects/dialect.ts';
@@ -53,8 +53,9 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const wrongRecord: Problem[] = [];
   const recorded = readRecorded(annotations, wrongRecord);
   const labels = objectAt(metadata, 'labels');
-  const inLimits = containers.map((container) => collectAmounts(container, dialects, problems));
-  const written = withPodAmounts(inLimits, { containers, annotations, labels, recorded, dialects, problems });
+  const inLimits = containers.map((container) => askedFor(collectAmounts(container, dialects, problems)));
+  const maps = { containers, annotations, labels, recorded, dialects, problems };
+  const written = withPodAmounts(inLimits, maps).map(askedFor);
   const hasTemplate = field(annotations, TEMPLATE_ANNOTATION) !== undefined;
   if (!hasTemplate && problems.length === 0 && written.every((amounts) => amounts.size === 0)) {
     return { kind: 'none', containers };

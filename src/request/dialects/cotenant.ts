@@ -9,6 +9,7 @@ import {
   formatBytes,
   MIB,
   meantBytes,
+  meantPercent,
   parsePercent,
   parseQuantity,
   parseWhole,
@@ -58,7 +59,8 @@ function partOfGpu(text: string): string | undefined {
   if (/^(0?[.,]\d+|\d{1,3}m|\d+\s*%)$/.test(text))
     return `write ${GPU_MEMORY}, such as "4Gi", and ${GPU_CORES} in percent for a part of a GPU`;
   const memory = binaryText(text);
-  return /^[\d.]+[KMGTP]i$/.test(memory) ? `write ${GPU_MEMORY}: ${memory}` : undefined;
+  // A number of thousands, which the API server writes as "4k", is no amount of memory.
+  return /^[\d.]+[MGT]i$/.test(memory) ? `write ${GPU_MEMORY}: ${memory}` : undefined;
 }
 
 /** Whole MiB for each GPU, or undefined with a problem added. */
@@ -82,7 +84,9 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   if (below * BigInt(step) > BigInt(MOST_MEMORY_BYTES)) return refuse('is more than any node has', `write ${most}`);
   if (steps !== undefined) return Number(steps) * MIB;
   // The API server writes 8000 as "8k" and 0.5 as "500m": a number without a unit, or of milli for "M".
-  if (/^\d+$/.test(text) || (below === 0n && /^[\d.]+([km]|[eE]\d+)?$/.test(text))) {
+  // Larger ones were meant in bytes: 1048576 are 1 MiB, and as many MiB no GPU has.
+  const isBare = /^\d+$/.test(text) && parsed.value.numerator < BigInt(MIB);
+  if (isBare || (below === 0n && /^[\d.]+([km]|[eE]\d+)?$/.test(text))) {
     const meant = meantBytes(parsed.value, gpus);
     return refuse('counts bytes, and is not whole MiB', `write ${meant}${gpus > 1 ? ', the total' : ''}`);
   }
@@ -108,7 +112,10 @@ function perGpuCores(text: string, gpus: number, asked: Asked, problems: Problem
   const whole = parsePercent(text, gpus, 100 * gpus);
   const meaning = `${100 * gpus} is all compute of ${gpus === 1 ? 'the GPU' : `${gpus} GPUs`}`;
   if (!whole.ok) {
-    problems.push(invalid(path, text, whole.error.wrong, `${whole.error.right} (${meaning}), or leave it out`));
+    const each = gpus === 1 ? undefined : meantPercent(text);
+    const isTotal = each !== undefined && each >= 1 && each <= 100;
+    const right = isTotal ? `write ${each * gpus} for ${each} of each GPU` : whole.error.right;
+    problems.push(invalid(path, text, whole.error.wrong, `${right} (${meaning}), or leave it out`));
     return undefined;
   }
   const share = Math.floor(whole.value / gpus);

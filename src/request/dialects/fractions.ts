@@ -45,7 +45,7 @@ export function rightFraction(text: string): string {
   const [, number = '', sign] = /^\s*([\d.,]+)\s*(%?)\s*$/.exec(text) ?? [];
   const value = Number(number.replace(',', '.'));
   const meant = sign || /^\d\d$/.test(number) ? value / 100 : value;
-  return meant > 0 && meant <= 1 ? `write "${meant}"` : 'write a fraction of a GPU such as "0.5", up to 1';
+  return meant >= 0.0001 && meant <= 1 ? `write "${meant}"` : 'write a fraction of a GPU such as "0.5", up to 1';
 }
 
 /** A fraction of a GPU's memory, or undefined with a problem added. */

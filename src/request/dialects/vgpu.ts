@@ -122,7 +122,8 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
     const parsed = resource === names.memory ? parseUnits(text, least, most, MIB) : parse(text, least, most);
     if (parsed.ok) return parsed.value || undefined;
     const [, percent] = /^(\d+)\s*%$/.exec(text) ?? [];
-    const isOther = percent !== undefined && !isPercent && names.percentage !== undefined;
+    const isSize = resource === names.count || resource === names.memory;
+    const isOther = percent !== undefined && isSize && names.percentage !== undefined;
     const right = isOther ? `write ${names.percentage}: ${percent}` : `${parsed.error.right}: ${unit}`;
     problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, right));
     return undefined;

@@ -6,6 +6,7 @@ import { outcome, podWith, rules } from './pods.ts';
 const OWN = { gpu: 'cotenant.io/gpu', memory: 'cotenant.io/gpu-memory', cores: 'cotenant.io/gpu-cores' };
 const PART = 'write cotenant.io/gpu-memory, such as "4Gi", and cotenant.io/gpu-cores in percent for a part of a GPU';
 const PERCENT = 'write 50 (100 is all compute of the GPU), or leave it out';
+const WHOLE = 'write a whole number from 1 to 64, or leave cotenant.io/gpu out where the container needs no GPU';
 const ofGpu = { memory: 'percent of the memory of each GPU', compute: 'percent of the compute of each GPU' };
 
 /** Dialect -> name of the resource -> text -> what is right. */
@@ -23,6 +24,7 @@ const LIMITS: Record<string, Record<string, Record<string, string>>> = {
       '4096MB': 'write "4096Mi"',
       '500m': 'write "500Mi"',
       '50%': 'write an amount such as "4Gi" or "1536Mi"',
+      '4000000001': 'write "3814Mi" or "3815Mi"',
     },
     [OWN.gpu]: {
       '0.5': PART,
@@ -31,6 +33,8 @@ const LIMITS: Record<string, Record<string, Record<string, string>>> = {
       '4Gi': 'write cotenant.io/gpu-memory: 4Gi',
       '4G': 'write cotenant.io/gpu-memory: 4Gi',
       '4gb': 'write cotenant.io/gpu-memory: 4Gi',
+      '4k': WHOLE,
+      '100Ki': WHOLE,
     },
     [OWN.cores]: { '0.5': PERCENT, '500m': PERCENT, '50%': PERCENT, '50 %': PERCENT },
   },
@@ -72,6 +76,7 @@ const KEYS: Record<string, Record<string, string>> = {
     '0,5': 'write "0.5"',
     '50': 'write "0.5"',
     '1.5': 'write a fraction of a GPU such as "0.5", up to 1',
+    '0.00001': 'write a fraction of a GPU such as "0.5", up to 1',
   },
   'gpu-memory': {
     '4gb': 'write 4096: MiB',
@@ -106,6 +111,33 @@ test('kai and kubeshare: a refusal of a key of the pod proposes what was meant',
         ? { labels: { ...KUBESHARE, [key]: text } }
         : { annotations: { [key]: text } };
       t.is(proposed(outcome(podWith({}, more), rules({ dialects: ['kai', 'kubeshare'] }))), right, `${key}: ${text}`);
+    }
+  }
+});
+
+test('percent of several GPUs is proposed as the total over them', (t) => {
+  const right = (text: string) =>
+    proposed(outcome(podWith({ [OWN.gpu]: 3, [OWN.memory]: '9Gi', [OWN.cores]: text }, {}), rules()));
+  const total = 'write 150 for 50 of each GPU (300 is all compute of 3 GPUs), or leave it out';
+  for (const text of ['50%', '500m', '0.5']) t.is(right(text), total, text);
+});
+
+test('an amount that a refusal proposes is taken in the place of what was refused', (t) => {
+  const texts = ['0', '3', '101', '1k', '1500', '500m', '1.5', '4500m', '-1', '4G', '4gb', '4 Gi', '100Ki', '1048577'];
+  const more = ['4000000001', '5T', '9E', '1e30', '50%', '0,5', '0.00001', 'half', ''];
+  const amounts = [OWN.gpu, OWN.memory, OWN.cores, 'aliyun.com/gpu-mem', 'cnvrg.io/metagpu', 'koordinator.sh/gpu'];
+  const others = ['koordinator.sh/gpu-memory', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage'];
+  const all = rules({ dialects: ['ack', 'metagpu', 'hami', 'koordinator'] });
+  for (const resource of [...amounts, ...others]) {
+    for (const text of [...texts, ...more]) {
+      const found = outcome(podWith({ [resource]: text }), all);
+      if (!Array.isArray(found) || typeof found[0] !== 'string') continue;
+      const [, own, ...amounts] =
+        /write (?:(\S+\/\S+): )?"?([\d.]+[KMGT]?i?)"?(?: or "?([\d.]+[KMGT]?i?))?/.exec(proposed(found)) ?? [];
+      for (const amount of amounts.filter((one) => one !== undefined)) {
+        const again = outcome(podWith({ [own ?? resource]: amount }), all);
+        t.true(Array.isArray(again) && typeof again[0] !== 'string', `${resource}: ${text} -> ${amount}: ${again}`);
+      }
     }
   }
 });

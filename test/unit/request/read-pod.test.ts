@@ -226,3 +226,22 @@ test('a problem about hostile text stays one short line', (t) => {
   t.true((problems[0]?.length ?? 0) < 400);
   t.false(problems[0]?.includes('\n'));
 });
+
+// Charts write an amount for every container, 0 where it is none: KAI's fraction is an annotation beside it. Kubernetes counts
+// nothing for 0 of an extended resource (kubernetes.io, "Extended resources").
+test('an amount of 0 in one dialect says nothing beside amounts in another', (t) => {
+  const all = rules({ dialects: ['ack', 'hami', 'kai', 'kubeshare', 'nvidia'] });
+  const none = { 'nvidia.com/gpu': '0' };
+  const labels = { 'sharedgpu/gpu_request': '0', 'sharedgpu/gpu_limit': '0' };
+  for (const [limits, more] of [
+    [{ [M]: '1Gi', ...none }, {}],
+    [{ 'aliyun.com/gpu-mem': '3', ...none, 'nvidia.com/gpumem': '0' }, {}],
+    [{ 'nvidia.com/gpu': '1', 'aliyun.com/gpu-mem': '0' }, {}],
+    [none, { annotations: { 'gpu-fraction': '0.5' } }],
+    [{ 'nvidia.com/gpu': '1' }, { labels }],
+  ] as const)
+    t.is(requestOf(podWith(limits, more), all).containers.length, 1, JSON.stringify(limits));
+  const small = { templates: { small: { gpuMemory: '4Gi' } }, dialects: ['hami'] };
+  const template = { annotations: { 'cotenant.io/template': 'small' } };
+  t.is(requestOf(podWith(none, template), rules(small)).containers[0]?.dialect, 'cotenant');
+});
