@@ -101,6 +101,9 @@ export function mutatePod(
     ...containers
       .filter(({ spec, name }) => shares.has(name) && listAt(objectAt(spec, 'resources'), 'claims').length > 0)
       .map(({ name }) => `${name}: a GPU of resources.claims is hidden from CUDA here`),
+    ...containers
+      .filter(({ spec, name }) => shares.has(name) && hasClassAmount(spec))
+      .map(({ name }) => `${name}: a GPU of ${DEVICE_CLASS}* is hidden from CUDA here`),
   ];
   const context: Context = { rules, dialects, deviceRoute: configuration.deviceRoute, foreign, warnings };
   const patched = new Map<unknown, JsonObject>();
@@ -120,6 +123,15 @@ function recordOf(request: PodRequest, annotations: JsonObject): string {
   const withoutOrder = { ...request, containers: request.containers.map(({ initIndex: _, ...rest }) => rest) };
   const earlierForm = formatPodRequest(withoutOrder);
   return present === earlierForm ? earlierForm : formatPodRequest(request);
+}
+
+/** An amount of a device class is a claim that the scheduler makes (Kubernetes, KEP-5004, "DRA extended resource"). */
+const DEVICE_CLASS = 'deviceclass.resource.kubernetes.io/';
+
+function hasClassAmount(container: JsonObject): boolean {
+  return Object.entries(objectAt(objectAt(container, 'resources'), 'limits')).some(
+    ([name, amount]) => name.startsWith(DEVICE_CLASS) && !sameQuantity(amount, '0'),
+  );
 }
 
 function unknownAnnotations(annotations: JsonObject): readonly string[] {

@@ -64,15 +64,15 @@ export function checkPod(pod: unknown, schedulers: readonly string[], configurat
     if (os === 'windows')
       problems.push(invalid(path, os, 'has no shares of GPUs', 'ask for a share in a pod of a Linux node'));
   }
-  if (Object.keys(objectAt(field(spec, 'securityContext'), 'windowsOptions')).length > 0)
-    problems.push(
-      invalid(
-        'spec.securityContext.windowsOptions',
-        undefined,
-        'has no shares of GPUs',
-        'leave it out: Linux alone has them',
-      ),
-    );
+  // Containers may have the options, too (kubernetes.io, "Configure RunAsUserName for Windows pods and containers").
+  const contexts = ['initContainers', 'containers'].flatMap((list) =>
+    listAt(spec, list).map((container, index) => [`spec.${list}[${index}]`, container] as const),
+  );
+  for (const [at, one] of [['spec', spec] as const, ...contexts]) {
+    if (Object.keys(objectAt(field(one, 'securityContext'), 'windowsOptions')).length === 0) continue;
+    const path = `${at}.securityContext.windowsOptions`;
+    problems.push(invalid(path, undefined, 'has no shares of GPUs', 'leave it out: Linux alone has them'));
+  }
   const nodeName = field(spec, 'nodeName');
   if (nodeName !== undefined && nodeName !== '') {
     const right = 'leave it out; to choose a node use spec.nodeSelector or spec.affinity';

@@ -120,18 +120,19 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
  * value and the pod has none of ours. A warning names those that are not read.
  */
 export function withForeignChoices(
-  annotations: JsonObject,
+  { annotations, labels }: { readonly annotations: JsonObject; readonly labels: JsonObject },
   dialects: readonly Dialect[],
   rules: Rules,
   warnings: string[],
 ): JsonObject {
   const own = new Map<string, unknown>();
-  for (const { annotation, own: key, translate, instead } of dialects.flatMap(({ choices = [] }) => choices)) {
-    const written = field(annotations, annotation);
-    if (written === undefined) continue;
+  for (const choice of dialects.flatMap(({ choices = [] }) => choices)) {
+    const { annotation, own: key, translate, instead } = choice;
+    const written = field(choice.isLabel ? labels : annotations, annotation);
+    if (written === undefined || written === choice.usual) continue;
     const value = typeof written === 'string' && translate ? translate(written) : written;
     if (key === undefined || !isAllowed(key, String(value), rules))
-      warnings.push(`${annotation}: not read; write ${instead}, where it is allowed`);
+      warnings.push(`${annotation}: not read${instead ? `; write ${instead}, where it is allowed` : ''}`);
     else if (field(annotations, key) === undefined && own.has(key) && String(value).startsWith('!'))
       own.set(key, `${own.get(key)},${value}`);
     else if (field(annotations, key) !== undefined || own.has(key))

@@ -64,7 +64,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const isUsed = ({ name }: Dialect) => [...recorded.values()].some(({ dialect }) => dialect === name);
   const used = dialects.filter((one) => written.some((amounts) => amounts.has(one)) || isUsed(one));
   const warnings: string[] = [];
-  const chosen = withForeignChoices(annotations, used, rules, warnings);
+  const chosen = withForeignChoices({ annotations, labels }, used, rules, warnings);
   const context: PodContext = {
     rules,
     dialects,

@@ -39,15 +39,18 @@ export type PodAmounts = {
   readonly path: string;
 };
 
-/** An annotation of a pod that chooses GPUs or how they are chosen. */
+/** An annotation of a pod, or a label, that chooses GPUs or how they are chosen. */
 export type ForeignChoice = {
   readonly annotation: string;
+  readonly isLabel?: true;
+  /** A value that asks for what is so anyway. */
+  readonly usual?: string;
   /** Ours, which takes the same values; absent: there is none. */
   readonly own?: typeof GPU_UUID_ANNOTATION | typeof PLACEMENT_ANNOTATION;
   /** Its value as ours has it. */
   readonly translate?: (value: string) => string;
-  /** What to write in its place where it is not read. */
-  readonly instead: string;
+  /** What to write in its place where it is not read; absent: nothing does what it asks for. */
+  readonly instead?: string;
 };
 
 export type Dialect = {

@@ -1,6 +1,7 @@
 // Koordinator: `koordinator.sh/gpu-core` and `gpu-memory-ratio` in percent of a GPU, `gpu-memory` in bytes, all of them
 // totals over the GPUs of `gpu.shared`; `koordinator.sh/gpu` is compute and memory at once.
 // Facts: koordinator.sh, "Device Scheduling" and "GPU Share With HAMi"; its webhook's rules for these resources.
+import { PLACEMENT_ANNOTATION } from '../../api/names.ts';
 import { type GpuShare, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
 import { MIB, parsePercent, parseWhole } from '../../common/quantity.ts';
@@ -22,6 +23,11 @@ export const koordinator: Dialect = {
   notBeside: /^(huawei|cambricon|metax-tech)\.com\//,
   environment: [],
   schedulers: ['koord-scheduler'],
+  choices: [
+    { annotation: 'scheduling.koordinator.sh/device-allocate-hint', instead: `${PLACEMENT_ANNOTATION}: topology` },
+    { annotation: 'scheduling.koordinator.sh/device-joint-allocate' },
+    { annotation: 'scheduling.koordinator.sh/gpu-partition-spec', instead: `${PLACEMENT_ANNOTATION}: topology` },
+  ],
   zeroIsNothing: true,
   read,
 };

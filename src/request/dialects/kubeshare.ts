@@ -1,6 +1,7 @@
 // KubeShare: fractions of a GPU's compute as labels `sharedgpu/gpu_request` and `gpu_limit` (version 2) or annotations
 // `kubeshare/...` (version 1), and `gpu_mem` in bytes. A request above 1 is whole GPUs.
 // Facts: github.com/NTHU-LSALAB/KubeShare, README of both versions.
+import { GPU_MODEL_ANNOTATION, PRIORITY_ANNOTATION } from '../../api/names.ts';
 import { type GpuShare, MOST_GPUS } from '../../api/request.ts';
 import type { JsonObject } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
@@ -23,6 +24,11 @@ export const kubeshare: Dialect = {
   readPod,
   environment: [],
   schedulers: ['kubeshare-scheduler'],
+  choices: [
+    { annotation: `${LABELS}gpu_model`, isLabel: true, instead: GPU_MODEL_ANNOTATION },
+    { annotation: `${LABELS}priority`, isLabel: true, usual: '0', instead: PRIORITY_ANNOTATION },
+    { annotation: `${LABELS}group_name`, isLabel: true, instead: 'pod-group.scheduling.sigs.k8s.io/name' },
+  ],
   zeroIsNothing: true,
   signs: { deployments: ['kube-system/kubeshare-scheduler'] },
   read,

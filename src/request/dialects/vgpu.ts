@@ -2,7 +2,12 @@
 // vGPUs on different GPUs, and the memory (MiB, or percent of the GPU) and compute (percent) of each.
 // Facts: project-hami.io, "Device resource" and "Webhook"; github.com/volcano-sh/devices and the user guide of Volcano's vGPU;
 // github.com/coldzerofear/vgpu-manager, README. A factor by which the other system's plugin may multiply memory is not in the pod.
-import { GPU_MODEL_ANNOTATION, GPU_UUID_ANNOTATION, PLACEMENT_ANNOTATION } from '../../api/names.ts';
+import {
+  COMPUTE_POLICY_ANNOTATION,
+  GPU_MODEL_ANNOTATION,
+  GPU_UUID_ANNOTATION,
+  PLACEMENT_ANNOTATION,
+} from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
 import { MIB, parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
@@ -50,6 +55,14 @@ const sameAs = (own: NonNullable<ForeignChoice['own']>, annotation: string): For
 });
 /** Parts of a model's name: ours take whole names. */
 const ofModel = (annotation: string): ForeignChoice => ({ annotation, instead: GPU_MODEL_ANNOTATION });
+/** GPUs of one NUMA node, or with the best links. */
+const ofTopology = (annotation: string, usual: string): ForeignChoice => ({
+  annotation,
+  usual,
+  instead: `${PLACEMENT_ANNOTATION}: topology`,
+});
+/** Limits by a library, or by instances that are made for the pod. */
+const ofMode = (annotation: string): ForeignChoice => ({ annotation, usual: 'hami-core' });
 /** UUIDs to leave out. */
 const except = (annotation: string): ForeignChoice => ({
   ...sameAs(GPU_UUID_ANNOTATION, annotation),
@@ -78,6 +91,8 @@ export const hami = vgpuDialect({
       translate: (policy) => (policy === 'topology-aware' ? 'topology' : policy),
     },
     { annotation: 'hami.io/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
+    ofTopology('nvidia.com/numa-bind', 'false'),
+    ofMode('nvidia.com/vgpu-mode'),
   ],
   schedulers: ['hami-scheduler'],
   webhooks: ['vgpu.hami.io'],
@@ -89,7 +104,11 @@ export const volcano = vgpuDialect({
   memory: 'volcano.sh/vgpu-memory',
   percentage: 'volcano.sh/vgpu-memory-percentage',
   cores: 'volcano.sh/vgpu-cores',
-  choices: [sameAs(GPU_UUID_ANNOTATION, 'volcano.sh/vgpu-use-gpuuuid'), except('volcano.sh/vgpu-nouse-gpuuuid')],
+  choices: [
+    sameAs(GPU_UUID_ANNOTATION, 'volcano.sh/vgpu-use-gpuuuid'),
+    except('volcano.sh/vgpu-nouse-gpuuuid'),
+    ofMode('volcano.sh/vgpu-mode'),
+  ],
   schedulers: ['volcano'],
 });
 
@@ -105,6 +124,8 @@ export const vgpuManager = vgpuDialect({
     except('nvidia.com/exclude-gpu-uuid'),
     sameAs(PLACEMENT_ANNOTATION, 'nvidia.com/device-scheduler-policy'),
     { annotation: 'nvidia.com/node-scheduler-policy', instead: PLACEMENT_ANNOTATION },
+    ofTopology('nvidia.com/device-topology-mode', 'none'),
+    { annotation: 'nvidia.com/vgpu-compute-policy', usual: 'fixed', instead: COMPUTE_POLICY_ANNOTATION },
   ],
   earlierCores: 'nvidia.com/vgpu-core',
   schedulers: ['vgpu-scheduler'],

@@ -155,6 +155,7 @@ const REFUSED: readonly (readonly [pod: JsonObject, said: RegExp])[] = [
   ...[
     { os: { name: 'windows' } },
     { securityContext: { windowsOptions: { runAsUserName: 'ContainerUser' } } },
+    main({ 'cotenant.io/gpu': '1' }, { securityContext: { windowsOptions: { runAsUserName: 'ContainerUser' } } }),
     { nodeSelector: { 'beta.kubernetes.io/os': 'windows' } },
     requiring(['windows']),
   ].map((spec): [JsonObject, RegExp] => [
@@ -162,13 +163,18 @@ const REFUSED: readonly (readonly [pod: JsonObject, said: RegExp])[] = [
     /spec: .* make it a pod of Windows, and Cotenant shares no GPUs with those/,
   ]),
 ];
-/** Alike, and no pods of Windows. */
+/** Alike, and no pods of Windows, or without another GPU. */
 const TAKEN: readonly JsonObject[] = [
+  main({ 'cotenant.io/gpu': '1', 'nvidia.com/gpu': '0' }),
   { securityContext: { windowsOptions: {} } },
   { nodeSelector: { 'beta.kubernetes.io/os': 'linux' } },
   requiring(['windows'], ['linux']),
   requiring(['windows', 'linux']),
 ];
+
+function main(limits: JsonObject, more: JsonObject = {}): JsonObject {
+  return { containers: [{ name: 'main', image: 'x', resources: { limits }, ...more }] };
+}
 
 function asking(
   limits: JsonObject,
@@ -176,8 +182,12 @@ function asking(
   env: readonly JsonObject[] = [],
   spec: JsonObject = {},
 ): JsonObject {
-  const containers = [{ name: 'main', image: 'x', resources: { limits }, env }];
-  return { apiVersion: 'v1', kind: 'Pod', metadata: { name: 'p', annotations }, spec: { containers, ...spec } };
+  return {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name: 'p', annotations },
+    spec: { ...main(limits, { env }), ...spec },
+  };
 }
 
 /** Operating systems of its nodes, of each term of its required affinity. */

@@ -86,6 +86,10 @@ const REFUSED: Record<string, [pod: JsonObject, said: string, settings?: object]
     pod(ONE, { s: affinity('beta.kubernetes.io/os', 'In', ['windows']) }),
     WINDOWS,
   ],
+  'a Windows user of one container': [
+    pod(ONE, { c: { securityContext: { windowsOptions: { runAsUserName: 'ContainerUser' } } } }),
+    `spec.containers[0].securityContext.windowsOptions: ${WINDOWS}`,
+  ],
   'a process of a Windows host': [
     pod(ONE, { s: { securityContext: { windowsOptions: { hostProcess: true, runAsUserName: 'x' } } } }),
     `spec.securityContext.windowsOptions: ${WINDOWS}`,

@@ -61,7 +61,8 @@ no whole number -1. */}}
     resources.limits: there are cotenant.io/gpu, cotenant.io/gpu-memory and cotenant.io/gpu-cores; no node has other resources of Cotenant
 - expression: |-
     variables.names.size() == 0 || variables.every.all(e, !has(e.c.resources) || !has(e.c.resources.limits) || e.c.resources.limits.all(r,
-      !(r == 'nvidia.com/gpu' || r == 'nvidia.com/gpu.shared' || r.startsWith('nvidia.com/mig-'))))
+      !(r == 'nvidia.com/gpu' || r == 'nvidia.com/gpu.shared' || r.startsWith('nvidia.com/mig-'))
+      || quantity(string(e.c.resources.limits[r])).sign() == 0))
   message: >-
     resources.limits: NVIDIA's device plugin does not run on nodes with shares; leave its resources out, or write cotenant.io/gpu: 1 for a whole GPU
 - expression: |-
@@ -79,6 +80,8 @@ no whole number -1. */}}
     variables.names.size() == 0 || !((has(object.spec.os) && object.spec.os.name == 'windows')
       || (has(object.spec.securityContext) && has(object.spec.securityContext.windowsOptions)
         && [object.spec.securityContext.windowsOptions].exists(w, has(w.gmsaCredentialSpecName) || has(w.gmsaCredentialSpec) || has(w.runAsUserName) || has(w.hostProcess)))
+      || variables.every.exists(e, has(e.c.securityContext) && has(e.c.securityContext.windowsOptions)
+        && [e.c.securityContext.windowsOptions].exists(w, has(w.gmsaCredentialSpecName) || has(w.gmsaCredentialSpec) || has(w.runAsUserName) || has(w.hostProcess)))
       || ['kubernetes.io/os', 'beta.kubernetes.io/os'].exists(l,
         (has(object.spec.nodeSelector) && l in object.spec.nodeSelector && object.spec.nodeSelector[l] == 'windows')
         || (has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && has(object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution)
