@@ -15,15 +15,29 @@ import {
   rulesSettings,
   withPools,
 } from '../src/request/rules/namespace-rules.ts';
+import { checkTemplates } from '../src/request/templates.ts';
 import { type ForeignSystems, withoutLiving } from './foreign-systems.ts';
 
 export const DEVICE_ROUTES = ['nri', 'environment'] as const;
 export type DeviceRoute = (typeof DEVICE_ROUTES)[number];
 
-const name = v.nullish(
-  v.pipe(v.string(), v.regex(/^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/, 'a name of a-z, 0-9, "-" and "."')),
+const objectName = v.pipe(v.string(), v.regex(/^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/, 'a name of a-z, 0-9, "-" and "."'));
+const name = v.nullish(objectName);
+const objectNames = v.nullish(listOf(objectName));
+/** Without quotes: the API server's policies have them in CEL. */
+const names = v.nullish(listOf(v.pipe(v.string(), v.regex(/^[^'"\\]+$/, 'a name'))));
+/** As Kubernetes writes one: with a value or an effect no pod with a share would be taken. */
+const taintKeys = v.nullish(
+  listOf(
+    v.pipe(
+      v.string(),
+      v.regex(
+        /^([a-z0-9]([-a-z0-9.]*[a-z0-9])?\/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/,
+        'the key of a taint alone, such as nvidia.com/gpu',
+      ),
+    ),
+  ),
 );
-const names = v.nullish(listOf(v.pipe(v.string(), v.nonEmpty('a name'))));
 
 export const webhookSettings = settings({
   rules: v.nullish(rulesSettings),
@@ -33,14 +47,14 @@ export const webhookSettings = settings({
   pools: v.nullish(mapOf(v.string(), poolSettings)),
   schedulerName: name,
   /** Other schedulers that a pod with a share may name, because they call our extender too. */
-  allowedSchedulers: names,
+  allowedSchedulers: objectNames,
   /** Schedulers that manifests or other webhooks name and that grant no shares: ours is written in their place. */
   replacedSchedulers: names,
   /** Keys of taints of GPU nodes that pods with a share tolerate (NoSchedule). */
-  toleratedTaints: names,
+  toleratedTaints: taintKeys,
   /** Set on pods with a share; absent: the field is left alone. */
   runtimeClassName: name,
-  allowedRuntimeClasses: names,
+  allowedRuntimeClasses: objectNames,
   /** How a container gets its GPUs' device nodes: from the agent's NRI plugin, or by a variable that NVIDIA's toolkit
    * reads. */
   deviceRoute: v.nullish(oneOf(DEVICE_ROUTES)),
@@ -105,5 +119,12 @@ export function parseConfiguration(value: unknown): Checked<WebhookConfiguration
   if (!read.ok) return read;
   const rules = applyRules(read.value.rules, DEFAULT_RULES);
   const namespaces = new Map([...(read.value.namespaces ?? [])].map(([key, own]) => [key, applyRules(own, rules)]));
+  const problems = [
+    ...checkTemplates(rules, 'rules'),
+    ...[...namespaces].flatMap(([key, own]) =>
+      own.templates === rules.templates ? [] : checkTemplates(own, `namespaces.${key}`),
+    ),
+  ];
+  if (problems.length > 0) return err(problems);
   return ok({ ...DEFAULT_CONFIGURATION, ...given(read.value), rules, namespaces });
 }

@@ -28,7 +28,8 @@ import { annotationPath, type Choices } from './annotations.ts';
 import type { PodContainer } from './containers.ts';
 import { cotenant } from './dialects/cotenant.ts';
 import { type Answer, type Dialect, ownsKey, ownsResource } from './dialects/dialect.ts';
-import { mayBeUnlimited, type Rules, type Template } from './rules/namespace-rules.ts';
+import { mayBeUnlimited, type Rules } from './rules/namespace-rules.ts';
+import { templateAmounts } from './templates.ts';
 
 /** What the containers of one pod are read with. Problems and warnings are added to its lists. */
 export type PodContext = {
@@ -133,14 +134,6 @@ function readTemplate(
   }
   asked.set(TEMPLATE_ANNOTATION, template);
   return toRequest(context, container, cotenant, { answer, asked });
-}
-
-function templateAmounts({ gpu, gpuMemory, gpuCores }: Template): Amounts {
-  const amounts = new Map<string, string>();
-  if (gpu !== undefined) amounts.set(GPU, gpu);
-  if (gpuMemory !== undefined) amounts.set(GPU_MEMORY, gpuMemory);
-  if (gpuCores !== undefined) amounts.set(GPU_CORES, gpuCores);
-  return amounts;
 }
 
 function readDialect(

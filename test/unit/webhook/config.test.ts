@@ -42,6 +42,44 @@ test('all wrong settings are listed at once, each with its path', (t) => {
   t.false(parseConfiguration({ namespaces: [] }).ok);
 });
 
+// A taint as kubectl writes it (kubernetes.io, "Taints and Tolerations"): as the key of a toleration the API server refuses it,
+// and with it every pod that has a share.
+test('a taint with its value or effect is refused where its key is meant', (t) => {
+  const wrongOf = (toleratedTaints: string[]) => {
+    const read = parseConfiguration({ toleratedTaints });
+    return read.ok ? [] : read.error.map(formatProblem);
+  };
+  for (const taint of [
+    'nvidia.com/gpu=present:NoSchedule',
+    'sku=gpu:NoSchedule',
+    'nvidia.com/gpu:NoSchedule',
+    'a b',
+    '',
+  ])
+    t.deepEqual(wrongOf([taint]), [
+      `toleratedTaints[0]: "${taint}" is not valid; write the key of a taint alone, such as nvidia.com/gpu`,
+    ]);
+  t.deepEqual(wrongOf(['nvidia.com/gpu', 'sku', 'Example.com_1', 'kubernetes.azure.com/scalesetpriority']), []);
+});
+
+test('a name that the policies could not have in CEL is refused', (t) => {
+  t.false(parseConfiguration({ allowedSchedulers: ["o'neil"] }).ok);
+  t.false(parseConfiguration({ replacedSchedulers: ["o'neil"] }).ok);
+  t.false(parseConfiguration({ allowedRuntimeClasses: ['a\\'] }).ok);
+  t.true(parseConfiguration({ annotationWriters: ['system:serviceaccount:ops:bot', 'jo@example.com'] }).ok);
+});
+
+test('a template that makes no share is refused with the setting’s path', (t) => {
+  const read = parseConfiguration({
+    rules: { templates: { small: { gpuMemory: '4Gi' }, none: { gpu: 0 } } },
+    namespaces: { a: { templates: { two: { gpu: 2, gpuMemory: '3Mi' } } }, b: { dialects: ['ack'] } },
+  });
+  t.deepEqual(read.ok ? [] : read.error.map(formatProblem), [
+    'rules.templates["none"].gpu: "0" is less than 1; write a whole number from 1 to 64, or leave cotenant.io/gpu out where the container needs no GPU',
+    'namespaces.a.templates["two"].gpuMemory: "3Mi" is not a whole number of MiB on each of 2 GPUs; write "2Mi" or "4Mi"',
+  ]);
+});
+
 test('the metrics page has every series from the start and counts observations', async (t) => {
   const metrics = createMetrics();
   metrics.observe('mutate', 'patched', 0.0003);

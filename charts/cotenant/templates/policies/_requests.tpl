@@ -62,7 +62,7 @@ no whole number -1. */}}
 - expression: |-
     variables.names.size() == 0 || variables.every.all(e, !has(e.c.resources) || !has(e.c.resources.limits) || e.c.resources.limits.all(r,
       !(r == 'nvidia.com/gpu' || r == 'nvidia.com/gpu.shared' || r.startsWith('nvidia.com/mig-'))
-      || quantity(string(e.c.resources.limits[r])).sign() == 0))
+      || quantity(string(e.c.resources.limits[r])).compareTo(quantity('0')) == 0))
   message: >-
     resources.limits: NVIDIA's device plugin does not run on nodes with shares; leave its resources out, or write cotenant.io/gpu: 1 for a whole GPU
 - expression: |-
