@@ -12,6 +12,7 @@ import {
 } from '../../api/request.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { choice, flag, type Options, type Parsed, text, UsageError, whole } from '../lib/command.ts';
+import { memoryProblem } from '../lib/split-amounts.ts';
 
 const DEFAULT = 'default';
 const MOST_GPUS = 16;
@@ -71,7 +72,7 @@ export function memoryOption(parsed: Parsed): number | undefined {
   const memory = text(parsed, 'gpu-memory');
   if (memory === undefined) return undefined;
   const bytes = parseWhole(memory, MIB, MOST_MEMORY_BYTES);
-  if (!bytes.ok) throw new UsageError(`--gpu-memory ${memory} ${bytes.error.wrong}; ${bytes.error.right}`);
+  if (!bytes.ok) throw new UsageError(memoryProblem(memory, bytes.error.wrong));
   if (bytes.value % MIB !== 0)
     throw new UsageError(
       `--gpu-memory ${memory}: want whole MiB; the nearest is ${Math.max(1, Math.round(bytes.value / MIB))}Mi`,

@@ -11,7 +11,7 @@ import {
 } from '../../api/request.ts';
 import { parseWhole } from '../../common/quantity.ts';
 import { choice, flag, type Options, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
-import { coresOfEach, memoryOfEach } from '../lib/split-amounts.ts';
+import { coresOfEach, memoryOfEach, memoryProblem } from '../lib/split-amounts.ts';
 import { policyOption } from './set.ts';
 
 const WHOLE = 'whole';
@@ -83,6 +83,6 @@ export function equalShares(parsed: Parsed, memory: GpuShare['memory'], gpus: nu
 function memoryOf(memory: string, gpus: number): GpuShare['memory'] {
   if (memory === WHOLE) return { kind: 'whole' };
   const total = parseWhole(memory, 1, MOST_MEMORY_BYTES);
-  if (!total.ok) throw new UsageError(`--gpu-memory ${memory} ${total.error.wrong}; ${total.error.right}, such as 2Gi`);
+  if (!total.ok) throw new UsageError(memoryProblem(memory, total.error.wrong, gpus));
   return { kind: 'bytes', bytes: memoryOfEach(memory, total.value, gpus) };
 }
