@@ -1,7 +1,7 @@
 // Odd manifests against `cotenant convert`: each gets a share, or an answer that says where, what and what is right.
 import test from 'ava';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { convertDocument } from '../../../src/cli/commands/planning/convert.ts';
+import { convertDocument, unreadOf } from '../../../src/cli/commands/planning/convert.ts';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { configured } from '../webhook/reviews.ts';
 
@@ -162,4 +162,35 @@ test('each document of a List is read by itself', (t) => {
     convertDocument(list, all).pods.map(({ outcome }) => outcome),
     ['share', 'share'],
   );
+});
+
+// knative.dev, "Configuring the Defaults ConfigMap": container-name-template is user-container.
+test('the container of a Knative service needs no name', (t) => {
+  const container = { image: 'x', resources: { limits: H } };
+  const { pods } = convertDocument(
+    { apiVersion: 'serving.knative.dev/v1', ...deployment({}, container, 'Service') },
+    all,
+  );
+  t.deepEqual(
+    pods.map(({ outcome, containers }) => [outcome, containers[0]?.container, containers[0]?.share?.meaning]),
+    [['share', 'user-container', MIB_4096]],
+  );
+  t.is(convertDocument(deployment({}, container), all).pods[0]?.outcome, 'refused');
+});
+
+// Spark operator, user guide "Requesting GPU resources"; Tekton, "Compute resources"; Kubeflow Trainer, TrainJob.
+test('an object that names GPUs outside of a pod is not passed over', (t) => {
+  const said = "names nvidia.com/gpu outside of a pod's template, is not converted";
+  const limits = { limits: { 'nvidia.com/gpu': 1 } };
+  const objects = {
+    SparkApplication: { executor: { gpu: { name: 'nvidia.com/gpu', quantity: 1 } } },
+    TaskRun: { taskSpec: { steps: [{ name: 's', image: 'x', computeResources: limits }] } },
+    TrainJob: { trainer: { numNodes: 2, resourcesPerNode: limits } },
+  };
+  for (const [kind, spec] of Object.entries(objects))
+    t.is(unreadOf({ kind, metadata: { name: 'a' }, spec }), `${kind}/a: ${said}`);
+  const quota = { kind: 'ResourceQuota', metadata: { name: 'q' }, spec: { hard: { 'requests.nvidia.com/gpu': 4 } } };
+  t.regex(unreadOf(quota) ?? '', /^ResourceQuota\/q: names requests\.nvidia\.com\/gpu/);
+  t.is(unreadOf({ kind: 'ConfigMap', metadata: { name: 'c' }, data: { a: 'nvidia.com/gpu.present' } }), undefined);
+  t.is(unreadOf(pod({ containers: [main(H)] })), undefined);
 });

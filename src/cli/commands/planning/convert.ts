@@ -5,7 +5,7 @@ import { mutatePod } from '../../../../webhook/mutate.ts';
 import { TENANT_ANNOTATIONS } from '../../../api/names.ts';
 import type { ContainerRequest } from '../../../api/request.ts';
 import { parsePodRequest } from '../../../api/request-annotation.ts';
-import { type JsonObject, objectAt, textAt } from '../../../common/json.ts';
+import { isObject, type JsonObject, listAt, objectAt, textAt } from '../../../common/json.ts';
 import { formatProblem } from '../../../common/problem.ts';
 import { ownAmounts, showAmounts } from '../../../request/amounts.ts';
 import { listContainers, type PodContainer } from '../../../request/containers.ts';
@@ -57,7 +57,10 @@ export const convert: Command = {
     const pods = results.flatMap((result) => result.pods);
     if (form === 'yaml') process.stdout.write(results.map(({ after }) => stringify(after)).join('---\n'));
     else if (form === 'json') console.log(jsonText(pods));
-    else console.log(pods.length === 0 ? 'there are no pods in these manifests' : pods.flatMap(linesOf).join('\n'));
+    else {
+      const lines = [...pods.flatMap(linesOf), ...documents.flatMap((document) => unreadOf(document) ?? [])];
+      console.log(lines.length === 0 ? 'there are no pods in these manifests' : lines.join('\n'));
+    }
     return pods.some(({ outcome }) => outcome === 'refused') ? 1 : 0;
   },
 };
@@ -71,7 +74,8 @@ export function convertDocument(
   const namespace = textAt(objectAt(document, 'metadata'), 'namespace') ?? defaultNamespace;
   const object = objectName(document);
   const pods: ConvertedPod[] = [];
-  const after = mapPods(document, (pod, { place }) => {
+  const after = mapPods(document, (given, { place }) => {
+    const pod = withNames(document, given);
     const mutation = mutatePod(pod, namespace, configuration);
     const described = describe(pod, mutation, namespace, configuration);
     const misplaced = place === '' ? [] : misplacedOn(document, pod);
@@ -84,9 +88,45 @@ export function convertDocument(
       ...misplaced.map((key) => `${key} is on ${object}, not on its pods: no effect`),
     ];
     pods.push({ object, place, ...described, warnings });
-    return mutation.kind === 'patched' ? mutation.pod : pod;
+    return mutation.kind === 'patched' ? mutation.pod : given;
   });
   return { after, pods };
+}
+
+/** Knative names the container of its services, where they do not (knative.dev, config-defaults, `container-name-template`). */
+function withNames(document: JsonObject, pod: JsonObject): JsonObject {
+  const spec = objectAt(pod, 'spec');
+  const [container, ...others] = listAt(spec, 'containers');
+  const isKnative = (textAt(document, 'apiVersion') ?? '').startsWith('serving.knative.dev/');
+  if (!isKnative || !isObject(container) || others.length > 0 || textAt(container, 'name') !== undefined) return pod;
+  return { ...pod, spec: { ...spec, containers: [{ ...container, name: 'user-container' }] } };
+}
+
+/** Of an object without a pod that is known here, such as one from which an operator makes pods: the GPUs it names. */
+export function unreadOf(document: JsonObject): string | undefined {
+  let hasPods = false;
+  mapPods(document, (pod) => {
+    hasPods = true;
+    return pod;
+  });
+  const resource = hasPods ? undefined : namedIn(document);
+  return (
+    resource && oneLine(`${objectName(document)}: names ${resource} outside of a pod's template, is not converted`)
+  );
+}
+
+/** The first key or text that is a resource of a dialect, also as quotas write it (`requests.nvidia.com/gpu`). */
+function namedIn(value: unknown): string | undefined {
+  if (typeof value === 'string') {
+    const name = value.replace(/^(requests|limits)\./, '');
+    return FOREIGN_DIALECTS.some((dialect) => ownsResource(dialect, name)) ? value : undefined;
+  }
+  if (!isObject(value) && !Array.isArray(value)) return undefined;
+  for (const [key, part] of Object.entries(value)) {
+    const found = namedIn(key) ?? namedIn(part);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 function describe(
