@@ -93,11 +93,14 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     const value = text(key);
     if (value === undefined) return [];
     const entries = value.split(',').map((entry) => entry.trim());
+    const both = entries.find((entry) => entries.includes(`!${entry}`));
     if (!allowed) problems.push(notAllowed(key, value, 'leave it out'));
     else if (entries.length > LONGEST_LIST || !entries.every((entry) => pattern.test(entry))) {
       const wrong = `is not a list of at most ${LONGEST_LIST} names`;
       problems.push(invalid(annotationPath(key), value, wrong, `write them with commas, such as "${example}"`));
-    } else return [...new Set(entries)].sort();
+    } else if (both !== undefined)
+      problems.push(invalid(annotationPath(key), value, `names "${both}" and leaves it out`, 'write one of the two'));
+    else return [...new Set(entries)].sort();
     return [];
   };
   const isolation: readonly MemoryIsolation[] = mayBeUnlimited(rules) ? ['on', 'off'] : ['on'];

@@ -37,6 +37,20 @@ test('annotations choose for the whole pod where the rules allow it', (t) => {
   ]);
 });
 
+test('a GPU or model that is named and left out at once is refused', (t) => {
+  const allowed = rules({ allowGpuUuid: true, dialects: ['hami'] });
+  const said = (annotations: object, limits: object = { [M]: '1Gi' }) =>
+    outcome(podWith(limits, { annotations }), allowed);
+  t.deepEqual(said({ 'cotenant.io/gpu-model': 'NVIDIA L4,Tesla T4,!NVIDIA L4' }), [
+    'metadata.annotations["cotenant.io/gpu-model"]: "NVIDIA L4,Tesla T4,!NVIDIA L4" names "NVIDIA L4" and leaves it out; write one of the two',
+  ]);
+  const hami = { 'nvidia.com/use-gpuuuid': 'GPU-1,GPU-2', 'nvidia.com/nouse-gpuuuid': 'GPU-2' };
+  t.deepEqual(said(hami, { 'nvidia.com/gpu': '1' }), [
+    'metadata.annotations["cotenant.io/gpu-uuid"]: "GPU-1,GPU-2,!GPU-2" names "GPU-2" and leaves it out; write one of the two',
+  ]);
+  t.true(Array.isArray(said({ 'cotenant.io/gpu-uuid': 'GPU-1,!GPU-2' })));
+});
+
 test('an isolation that is on and off at once is refused', (t) => {
   const pod = podWith(
     { 'aliyun.com/gpu-mem': '3' },
