@@ -27,6 +27,8 @@ export const SETTINGS_SCHEMA = v.object({
   intervalMs: v.optional(whole(50, 60_000), 1000),
   /** While a container is over its grant. */
   urgentIntervalMs: v.optional(whole(50, 60_000), 250),
+  /** Within which a watch of the API server that broke begins again, at random: all agents lose theirs at once. */
+  reconnectSeconds: v.optional(whole(0, 600), 5),
   silenceMs: v.optional(whole(1000, 600_000), 15_000),
   mostTenantsPerGpu: v.optional(whole(1, 1000), 50),
   placement: v.optional(oneOf(['binpack', 'spread']), 'binpack'),

@@ -29,6 +29,9 @@ type WatchedObjects<T, Kept, Listed = Kept> = {
   readonly onProblem: (text: string) => void;
   /** Between tries that fail; by default 250 ms to 15 s. */
   readonly pauseMs?: Parameters<typeof createBackoff>[0];
+  /** What failed, or ended early, is tried again later by up to this, at random: for callers of which each node has
+   * one, all of which fail at once when the API server restarts. */
+  readonly spreadMs?: number;
   /** For tests. */
   readonly times?: Partial<WatchTimes>;
 };
@@ -50,6 +53,8 @@ const PAGE = 500;
 const PAUSE_MS = { firstMs: 250, mostMs: 15_000 };
 /** A connection that ends sooner counts as a failure. */
 const SHORT_MS = 1000;
+/** An API server ends a watch after 30 to 60 minutes (its --min-request-timeout), at random, and all when it stops. */
+const LEAST_WATCH_MS = 1_800_000;
 /**
  * An API server sends a bookmark about once a minute, so a watch without one for this long is not served. A peer that
  * is gone is noticed sooner, by TCP (connections.ts).
@@ -109,9 +114,13 @@ export function listAndWatch<T, Kept, Listed = Kept>(
         if (!closing.signal.aborted) objects.onProblem(describeApiError(error));
       }
       if (closing.signal.aborted || (waiting.length > 0 && !failed)) continue;
-      if (failed || performance.now() - startedMs < SHORT_MS)
-        await delay(backoff.nextMs(retryAfterMs), undefined, { signal: interrupt.signal }).catch(() => undefined);
+      const lastedMs = performance.now() - startedMs;
+      // What cannot continue is listed soon: its watch has waited already.
+      const isCut = failed || (lastedMs < LEAST_WATCH_MS && position.version !== '');
+      let pauseMs = isCut ? Math.random() * (objects.spreadMs ?? 0) : 0;
+      if (failed || lastedMs < SHORT_MS) pauseMs += backoff.nextMs(retryAfterMs);
       else backoff.reset();
+      if (pauseMs > 0) await delay(pauseMs, undefined, { signal: interrupt.signal }).catch(() => undefined);
     }
   };
 

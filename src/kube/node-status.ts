@@ -25,6 +25,8 @@ export type AdvertisingOptions = {
   readonly onProblem: (text: string) => void;
   /** Least time between two writes, however often another writer undoes them. */
   readonly leastBetweenWritesMs?: number;
+  /** Within which the watches of all nodes come back after the API server was away. */
+  readonly spreadMs?: number;
 };
 
 export type Advertising = {
@@ -114,7 +116,7 @@ function amountOf(text: string | undefined): bigint | undefined {
 
 export function startAdvertising(options: AdvertisingOptions): Advertising {
   const { config, nodeName, gpus, stateOf, withSlots, onProblem } = options;
-  const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS } = options;
+  const { leastBetweenWritesMs = LEAST_BETWEEN_WRITES_MS, spreadMs = 0 } = options;
   const fieldSelector = `metadata.name=${nodeName}`;
   let seen: V1Node | undefined;
   let next: NodeJS.Timeout | undefined;
@@ -179,6 +181,7 @@ export function startAdvertising(options: AdvertisingOptions): Advertising {
     onChange: onNode,
     onGone: gone,
     onProblem: (text) => onProblem(`the watch of node ${nodeName} failed and is retried: ${text}`),
+    spreadMs,
   });
 
   return {

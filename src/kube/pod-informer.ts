@@ -54,7 +54,13 @@ export function containersOfPod(pod: V1Pod): [string, ContainerName][] {
   });
 }
 
-export function startPodInformer(config: ApiConfig, nodeName: string, onProblem: (text: string) => void): NodePods {
+/** `spreadMs`: within which the informers of all nodes come back after the API server was away. */
+export function startPodInformer(
+  config: ApiConfig,
+  nodeName: string,
+  onProblem: (text: string) => void,
+  spreadMs = 0,
+): NodePods {
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byContainer = new Map<string, ContainerName>();
   const byPod = new Map<string, V1Pod>();
@@ -92,6 +98,7 @@ export function startPodInformer(config: ApiConfig, nodeName: string, onProblem:
       tellGone();
     },
     onProblem: (text) => onProblem(`the watch of this node's pods failed and is retried: ${text}`),
+    spreadMs,
   });
   return {
     of: (containerId) => byContainer.get(containerId),

@@ -13,11 +13,13 @@ export type ResourceSlicesOptions = {
   readonly onSlices: (slices: readonly unknown[]) => void;
   readonly onProblem: (text: string) => void;
   readonly pauseMs?: typeof PAUSE_MS;
+  /** Within which the watches of all nodes come back after the API server was away. */
+  readonly spreadMs?: number;
 };
 
 /** The last slices stay valid while the API server is away. */
 export function watchResourceSlices(options: ResourceSlicesOptions): ListWatch {
-  const { config, nodeName, onSlices, onProblem, pauseMs = PAUSE_MS } = options;
+  const { config, nodeName, onSlices, onProblem, pauseMs = PAUSE_MS, spreadMs = 0 } = options;
   const fieldSelector = `spec.nodeName=${nodeName}`;
   const byName = new Map<string, V1ResourceSlice>();
   let isReported = false;
@@ -51,5 +53,6 @@ export function watchResourceSlices(options: ResourceSlicesOptions): ListWatch {
       );
     },
     pauseMs,
+    spreadMs,
   });
 }

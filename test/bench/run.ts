@@ -14,6 +14,7 @@ import { interposer } from './interposer/interposer.ts';
 import { operate } from './operate/operate.ts';
 import { placement } from './placement/placement.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
+import { restart } from './scale/restart.ts';
 import { scale } from './scale/scale.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
@@ -28,6 +29,7 @@ const BENCHES: readonly Bench[] = [
   webhook,
   extender,
   scale,
+  restart,
   burst,
   compute,
   placement,

@@ -81,6 +81,7 @@ type Connected = { readonly cluster: AgentCluster | undefined; close(): Promise<
 /** Watches the cluster that the settings name; undefined: the agent runs without a cluster. */
 async function connectCluster(configuration: AgentConfiguration, log: Logger): Promise<Connected> {
   const { enabled, nodeName, podResources } = configuration.kubernetes;
+  const spreadMs = configuration.reconnectSeconds * 1000;
   if (!enabled) return { cluster: undefined, close: async () => {} };
   if (nodeName === '')
     throw new UsageError('kubernetes.nodeName is missing: the name of the node that this agent runs on');
@@ -95,7 +96,7 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const { createTokenReviewer } = await import('../../kube/token-review.ts');
   const { watchResourceSlices } = await import('../../kube/resource-slices.ts');
   const config = await loadApiConfig();
-  const pods = startPodInformer(config, nodeName, log.component('pod-informer').warn);
+  const pods = startPodInformer(config, nodeName, log.component('pod-informer').warn, spreadMs);
   let uuids = NO_SLICES;
   const onSlices = (slices: Parameters<typeof uuidsOfSlices>[0]) => {
     uuids = uuidsOfSlices(slices, nodeName);
@@ -103,7 +104,10 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
   const slices =
     podResources === ''
       ? undefined
-      : watchResourceSlices({ config, nodeName, onSlices, onProblem: log.component('resource-slices').warn });
+      : watchResourceSlices({
+          ...{ config, nodeName, onSlices, onProblem: log.component('resource-slices').warn },
+          spreadMs,
+        });
   const report = createEventWriter(config, log.component('events').warn);
   const by = { component: 'agent', instance: nodeName } as const;
   let holders: HolderStates | undefined;
@@ -135,7 +139,10 @@ async function connectCluster(configuration: AgentConfiguration, log: Logger): P
       });
       holders = states;
       const { stateOf } = states;
-      const advertising = startAdvertising({ config, nodeName, gpus, stateOf, withSlots, onLabels, onProblem: warn });
+      const advertising = startAdvertising({
+        ...{ config, nodeName, gpus, stateOf, withSlots, onLabels, spreadMs },
+        onProblem: warn,
+      });
       return advertising;
     },
     reportActions(records) {

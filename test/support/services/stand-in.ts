@@ -31,6 +31,8 @@ export type StandIn = {
   readonly requests: ReadonlyMap<string, number>;
   readonly bindings: readonly V1Binding[];
   readonly connections: number;
+  /** Watches that are open now. */
+  readonly watched: number;
   nodeName(index: number): string;
   /** One pod starts, changes or is deleted and replaced, and all watches see it. */
   churn(): void;
@@ -45,6 +47,8 @@ export type StandIn = {
   bookmark(): void;
   /** From now on no pod can be changed, as where the extender may not write to its own. */
   refusePatches(): void;
+  /** Ends all watches, takes no request for so long, and then has none of the changes before, as after a restart. */
+  restart(awayMs: number): Promise<void>;
   /** Ends all watches without their last chunk. */
   cutWatches(): void;
 };
@@ -220,10 +224,12 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
   };
 
   let refusesPatches = false;
+  let isAway = false;
   const sockets = new Set<unknown>();
   const { config } = await startApiServer(t, async (asked, response) => {
     const { url, method, isWatch } = asked;
     const { socket } = response;
+    if (isAway) return response.destroy();
     if (socket && !sockets.has(socket)) {
       sockets.add(socket);
       socket.on('close', () => sockets.delete(socket));
@@ -256,6 +262,9 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     get connections() {
       return sockets.size;
     },
+    get watched() {
+      return watches.size;
+    },
     nodeName,
     churn() {
       turn += 1;
@@ -286,6 +295,15 @@ export async function startStandIn(t: Teardown, options: StandInOptions): Promis
     },
     refusePatches() {
       refusesPatches = true;
+    },
+    async restart(awayMs) {
+      isAway = true;
+      for (const { response } of watches) response.destroy();
+      await delay(awayMs);
+      version += 1;
+      forgotten = version;
+      changes.length = 0;
+      isAway = false;
     },
     cutWatches() {
       for (const { response } of watches) response.destroy();
