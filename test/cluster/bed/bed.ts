@@ -176,7 +176,7 @@ export async function startBed(
     kubectl,
     kubectlWith,
     apply(...objects) {
-      const input = objects.map((object) => JSON.stringify(object)).join('\n---\n');
+      const input = objects.map((object) => JSON.stringify(object)).join('\n');
       const { code, err } = kubectlWith(input, 'apply', '--server-side', '-f', '-');
       if (code !== 0) throw new Error(err.trim());
     },

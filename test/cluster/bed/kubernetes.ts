@@ -1,8 +1,7 @@
 // Kubernetes' own programs, and prometheus-adapter: what of them is built. COTENANT_KUBERNETES=1.30.14 takes that version in
 // place of the one that the tests usually run on.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   buildGo,
@@ -46,7 +45,8 @@ export const METRICS_ADAPTER: GoModule = {
 
 const OTHER = process.env.COTENANT_KUBERNETES;
 
-/** A module that requires this version of Kubernetes, whose own parts its go.mod takes from folders of its repository. */
+/** Writes a module that requires this version of Kubernetes, whose own parts its go.mod takes from folders of its
+ * repository, beside the folder of its programs. */
 function moduleOf(version: string): string {
   const answer = execFileSync('go', ['mod', 'download', '-json', `${KUBERNETES.path}@v${version}`], {
     encoding: 'utf8',
@@ -55,7 +55,8 @@ function moduleOf(version: string): string {
   const parts = new Set([...own.matchAll(/^\s*(k8s\.io\/\S+) v0\.0\.0$/gm)].map(([, name]) => name));
   const replaced = [...parts].map((name) => `replace ${name} => ${name} v0.${version.slice(version.indexOf('.') + 1)}`);
   const [go = ''] = /^go .*$/m.exec(own) ?? [];
-  const folder = mkdtempSync(join(tmpdir(), 'cotenant-kubernetes-'));
+  const folder = `${kubernetesHome()}.module`;
+  mkdirSync(folder, { recursive: true });
   writeFileSync(
     join(folder, 'go.mod'),
     ['module other', go, `require ${KUBERNETES.path} v${version}`, ...replaced, ''].join('\n'),
@@ -64,6 +65,9 @@ function moduleOf(version: string): string {
 }
 
 export const kubernetesVersion = (): string => OTHER ?? versionOf(KUBERNETES);
+
+/** 36 of 1.36.4. */
+export const kubernetesMinor = (): number => Number(kubernetesVersion().split('.')[1]);
 
 export const kubernetesHome = (): string =>
   OTHER === undefined ? homeOf(KUBERNETES) : join(cacheFolder(), `kubernetes-${OTHER}-${process.arch}`);

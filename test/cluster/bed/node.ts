@@ -4,7 +4,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
 import { NETWORK } from './control-plane.ts';
-import { kubernetesVersion } from './kubernetes.ts';
+import { kubernetesMinor } from './kubernetes.ts';
 
 export const NODE_NAME = 'node-1';
 export const PAUSE_IMAGE = 'local.test/pause:1';
@@ -25,8 +25,6 @@ export const BOUND = [
 export const hostFolder = (folder: string, path: string): string => join(folder, 'host', path.replaceAll('/', '_'));
 /** Kernel settings that the kubelet would write machine-wide unless they have this value already. */
 const SETTINGS = { 'vm/overcommit_memory': 1, 'kernel/panic': 10, 'kernel/panic_on_oops': 1 };
-
-const minorOf = (version: string): number => Number(version.split('.')[1]);
 
 export type BedNode = {
   readonly socket: string;
@@ -99,7 +97,7 @@ export function bedNode(folder: string, bin: string, packages: string, kubeconfi
     cgroupRoot: `/${cgroup}`,
     containerRuntimeEndpoint: `unix://${socket}`,
     // These machines have no other; the setting is of Kubernetes 1.31.
-    ...(minorOf(kubernetesVersion()) >= 31 && { failCgroupV1: false }),
+    ...(kubernetesMinor() >= 31 && { failCgroupV1: false }),
     failSwapOn: false,
     healthzPort: 0,
     resolvConf: '',

@@ -3,6 +3,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, credentials } from '@grpc/grpc-js';
 import { NETWORK } from './control-plane.ts';
+import { kubernetesMinor } from './kubernetes.ts';
 import { lastWords, type Namespaces, type Ran } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
 
@@ -43,7 +44,8 @@ export function bedParts(
     etcd: () => kubectl('get', '--raw', '/readyz/etcd').code === 0,
     apiserver: () => kubectl('get', '--raw', '/readyz').code === 0,
     controllers: () => answers(`https://127.0.0.1:${PORTS.controllers}`, '/healthz'),
-    scheduler: () => answers(`https://127.0.0.1:${PORTS.scheduler}`, '/readyz'),
+    // It has /readyz since Kubernetes 1.31.
+    scheduler: () => answers(`https://127.0.0.1:${PORTS.scheduler}`, kubernetesMinor() >= 31 ? '/readyz' : '/healthz'),
     // The status of the last kubelet is still there; its lease tells whether this one reports. The first one's lease
     // comes late.
     kubelet: (sinceMs) =>

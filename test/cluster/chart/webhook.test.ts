@@ -7,6 +7,7 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
+import { kubernetesMinor } from '../bed/kubernetes.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from '../bed/product.ts';
 import { podsOf } from '../support/release.ts';
@@ -101,7 +102,8 @@ testUnless(reason)('the webhook of the chart works with a real API server', asyn
   await checkLiving(t, bed, NODE_NAME);
   await checkLiveRules(t, bed);
   step('rules changed');
-  await checkInjectedLater(t, bed);
+  if (kubernetesMinor() >= 36) await checkInjectedLater(t, bed);
+  else t.log('no container is injected after the webhook: MutatingAdmissionPolicy is of Kubernetes 1.36');
   bed.apply(slice('waiting'));
   await checkDebugging(t, bed);
   step('reviewed');

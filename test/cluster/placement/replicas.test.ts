@@ -77,7 +77,7 @@ async function startPlane(t: ExecutionContext): Promise<Plane> {
   const hasAccount = () => api.get<object>(account).catch(() => undefined);
   await eventually(hasAccount, 'the default service account is there', WAIT_MS);
   const apply: Plane['apply'] = (...all) => {
-    const input = all.map((one) => JSON.stringify(one)).join('\n---\n');
+    const input = all.map((one) => JSON.stringify(one)).join('\n');
     const { code, err } = namespaces.run([...kubectl, 'apply', '--server-side', '-f', '-'], { input });
     if (code !== 0) throw new Error(err.trim());
   };
