@@ -223,7 +223,8 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
 /* Ends a turn: a container that others waited for pays for that wait, whatever it reports. One that
  * let a turn at its bound pass without a launch has a new bound. */
 void cot_settle(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member) {
-    uint64_t owed = member->owed_ns > arbiter->tuning.slack_ns ? member->owed_ns - arbiter->tuning.slack_ns : 0;
+    uint64_t slack = cot_smaller(arbiter->tuning.slack_ns, member->turn_charged_ns);
+    uint64_t owed = member->owed_ns > slack ? member->owed_ns - slack : 0;
     if (owed > member->turn_charged_ns) charge_in_advance(member, owed - member->turn_charged_ns);
     if (member->digest.inflight == 0) member->charged_ahead_ns = 0;
     member->waited_for_ns = member->owed_ns = 0;

@@ -239,7 +239,8 @@ static void decide_held(struct cot_arbiter *arbiter, struct cot_gpu *gpu, struct
     bool idle = cot_is_idle(holder) && holder->idle_ns && now - holder->idle_ns >= arbiter->tuning.idle_ns;
     bool outranked = other && other->share.high && !holder->share.high;
     bool agent_returned = holder->lent && other && cot_precedes(arbiter, gpu, other, holder);
-    bool spent = left <= holder->digest.pending_ns;
+    /* Whatever is announced: without time between their turns containers would alternate for ever. */
+    bool spent = left <= holder->digest.pending_ns && now > holder->granted_ns;
     bool out_of_credit = needs_credit(arbiter, holder);
     bool out_of_time = holder->waited_for_ns >= holder->turn_budget_ns + arbiter->tuning.slack_ns;
     /* A high-priority container keeps the GPU while it wants it, within its limit: not for a kernel that outlasts it,

@@ -89,7 +89,7 @@ uint64_t cot_gate_launches(const struct cot_gate *gate) {
  * that were not measured yet these get what is left beside the others. */
 static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t now_ns) {
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
-    bool waited = batch->waited || batch->awaited != LOAD(gate->shared->awaited);
+    bool waited = batch->waited || (batch->unknown && batch->awaited != LOAD(gate->shared->awaited));
     if (waited && length_ns > most) length_ns = batch->unknown ? most : most / 2; /* it may be shorter than it seemed */
     /* So may work that ended late, for it may have waited for another container. */
     uint64_t believed = batch->unknown || batch->predicted_ns < LATE_NS / 2 ? LATE_NS : 2 * batch->predicted_ns;

@@ -1,7 +1,7 @@
 // A tenant whose page says what is not so, to get turns sooner: in the laboratory, where the arbiter reads a forged
 // report while the tenant's own gates go by what the arbiter grants. Its neighbors keep their shares over 10 s.
-import test from 'ava';
-import { type Run, runLab } from '../../bench/compute/lab.ts';
+import test, { type ExecutionContext } from 'ava';
+import { each, type Run, runLab } from '../../bench/compute/lab.ts';
 import { after, percentOf } from '../../bench/compute/measure.ts';
 
 /** What test/bench/compute/lab/cotenant_agent.c reports for it, as bits. */
@@ -58,4 +58,63 @@ test('a forged page on two GPUs takes no share from the neighbors on either', as
       }
     }
   }
+});
+
+// ---- what a tenant's own gates believe as well ----
+
+const WORDS = [
+  ...['use is counted up to', 'launches that were awaited', 'relieved launches', 'launches made'],
+  ...['waiting', 'used', 'in flight', 'predicted', 'longest', 'launches', 'throttled', 'stamp'],
+];
+const VALUES = ['0', '1', 'the largest number', 'an hour from now', 'more and more'];
+/** Of a share, which neighbors keep. */
+const LEAST_RATIO = 0.85;
+/** Points beyond its share that a tenant may have. */
+const MOST_MORE = 2;
+
+/** Its gate launches what it likes then, as a program does that has none: docs/develop/interposer.md. */
+const hidesWork = (word: number, value: number) => (word === 6 && value === 0) || (word === 7 && value < 3);
+
+type Forger = { readonly what: string; readonly more: Readonly<Record<string, number>> };
+
+async function keepsShares(t: ExecutionContext, forgers: readonly Forger[], kernelsUs: readonly number[]) {
+  const runs = forgers.flatMap((forger) => kernelsUs.map((kernelUs) => ({ ...forger, kernelUs })));
+  await each(runs, async ({ what, more, kernelUs }) => {
+    const tenants = PERCENTS.map((percent) => ({ form: 'async', kernelUs: 1000, percent }) as const);
+    const [first, second, forger] = tenants;
+    if (!first || !second || !forger) throw new Error('no tenants');
+    const served = await runLab({ seconds: 11, tenants: [first, second, { ...forger, kernelUs, more }] });
+    const had = served.map(({ active_us }) => percentOf(after(active_us, 1)));
+    const text = `${what}, kernels of ${kernelUs} us: ${had.map((percent) => percent.toFixed(1)).join(' ')}`;
+    for (const index of [0, 1]) t.true((had[index] ?? 0) >= LEAST_RATIO * (PERCENTS[index] ?? 0), text);
+    t.true((had[2] ?? 100) <= 30 + MOST_MORE, text);
+  });
+}
+
+// Before, this tenant had 65 % (with three processes 81), its neighbors 22 and 9.
+test('a page on which nothing counts as used and all is awaited wins no share', async (t) => {
+  const holds = 3 + 1000 * 14;
+  await keepsShares(t, [{ what: 'forged', more: { holds } }], [100, 1000, 10_000, 50_000]);
+  await keepsShares(t, [{ what: 'three processes', more: { holds, processes: 3 } }], [100, 1000, 10_000]);
+});
+
+// With no launches shown as in flight, or long ones predicted, the arbiter never came to an end of its decisions.
+test('no word of a page wins a share, whatever its value', async (t) => {
+  const forgers = WORDS.flatMap((name, word) =>
+    VALUES.flatMap((held, value) =>
+      [1, 3].map((processes) => ({ word, value, what: `${name}: ${held}, x${processes}`, processes })),
+    ),
+  );
+  const kept = forgers.filter(({ word, value }) => !hidesWork(word, value));
+  const more = ({ word, value, processes }: (typeof kept)[number]) => ({ holds: word * 10 + value, processes });
+  await keepsShares(
+    t,
+    kept.map((forger) => ({ what: forger.what, more: more(forger) })),
+    [1000],
+  );
+});
+
+test('random and extreme values in all words of a page win no share', async (t) => {
+  const forgers = [1, 3].map((processes) => ({ what: `x${processes}`, more: { scribbles: 1, processes } }));
+  await keepsShares(t, forgers, [100, 1000, 10_000]);
 });

@@ -27,17 +27,49 @@ struct process {
 
 /* ---- a tenant that writes what it likes ---- */
 
+static uint64_t any_value(struct random *random) {
+    uint64_t value = (uint64_t)(uniform(random) * 1e18) >> (uint32_t)(uniform(random) * 60);
+    const uint64_t values[] = {value, value, 0, UINT64_MAX, now_ns, now_ns + value, 1, COT_MAX_PLAUSIBLE_NS};
+    return values[(uint32_t)(uniform(random) * 8)];
+}
+
+/* Random and extreme values in all that its processes may write. */
 static void scribble(void *about, uint64_t number) {
     struct tenant *tenant = about;
     static struct random random = {.state = 777};
     uint64_t *words = (uint64_t *)cot_lease_reports_at(pages[tenant->index].bytes);
     uint64_t size = (cot_lease_page_bytes(SLOTS, tenant->gpus) - COT_LEASE_REPORTS_OFFSET) / 8;
-    for (uint32_t i = 0; i < 16; i++) {
-        uint64_t value = (uint64_t)(uniform(&random) * 1e18);
-        words[(uint64_t)(uniform(&random) * (double)(size - 1))] = value >> (uint32_t)(uniform(&random) * 60);
+    for (uint32_t i = 0; i < 16; i++) words[(uint64_t)(uniform(&random) * (double)size)] = any_value(&random);
+    for (uint32_t gpu = 0; gpu < tenant->gpus; gpu++) {
+        struct cot_lease_shared *shared = &cot_lease_order_at(pages[tenant->index].bytes, gpu)->shared;
+        uint64_t *const written[] = {&shared->used_until_ns, &shared->awaited, &shared->relieved, &shared->made};
+        *written[(uint32_t)(uniform(&random) * 4)] = any_value(&random);
     }
     ring();
     at(now_ns + MS, scribble, tenant, number + 1);
+}
+
+/* Keeps words of its page at a value, or lets them grow. For each, `holds` has three digits: the word, and the value.
+ */
+static void hold_word(struct cot_lease_shared *shared, struct cot_lease_row *row, uint32_t holds) {
+    uint64_t *const words[] = {&shared->used_until_ns, &shared->awaited, &shared->relieved,  &shared->made,
+                               &row->waiting,          &row->used_ns,    &row->inflight,     &row->pending_ns,
+                               &row->longest_ns,       &row->launches,   &row->throttled_ns, &row->stamp};
+    uint64_t *word = words[holds / 10 % 100 % 12];
+    const uint64_t values[] = {0, 1, UINT64_MAX, now_ns + 3600 * SECOND_NS, *word + 1};
+    *word = values[holds % 10 % 5];
+}
+
+static void hold_words(void *about, uint64_t number) {
+    const struct tenant *tenant = about;
+    for (uint32_t i = 0; i < tenant->processes; i++) {
+        uint32_t gpu = i % tenant->gpus;
+        void *page = pages[tenant->index].bytes;
+        for (uint32_t holds = tenant->holds; holds; holds /= 1000) {
+            hold_word(&cot_lease_order_at(page, gpu)->shared, cot_lease_row_at(page, tenant->gpus, i, gpu), holds);
+        }
+    }
+    at(now_ns + MS, hold_words, about, number + 1);
 }
 
 /* ---- its processes ---- */
@@ -60,6 +92,7 @@ static void join(struct program *program) {
         ((struct cot_lease_page_header *)pages[tenant].bytes)->heartbeat_ns = now_ns;
         agent_join(tenant);
         if (program->tenant->scribbles) at(now_ns + SECOND_NS, scribble, program->tenant, 0);
+        if (program->tenant->holds) at(now_ns + SECOND_NS / 2, hold_words, program->tenant, 0);
     }
     struct process *process = calloc(1, sizeof *process);
     uint32_t gpus = program->tenant->gpus;

@@ -147,6 +147,7 @@ struct tenant {
     struct request_log log;
     uint64_t longest_wait_ns, waits, waited_ns;
     bool scribbles;
+    uint32_t holds;  /* words of its page at a value: see cotenant.c */
     uint32_t forges; /* what the agent finds in its page: see cotenant_agent.c */
     uint32_t index;
 };

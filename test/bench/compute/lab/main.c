@@ -4,8 +4,8 @@
  *   quantum_us= depth_us= high_depth_us= credit_longest= anticipation_us= loan_us= unknown_us= swallow=1   (the law's)
  *   tenant=KEY:VALUE,...   form:async|sync|graph|cooperative|streams|bursty|requests|collective  kernel_us work_us (of
  * a kernel before each collective) nodes gap_us burst spread:lognormal|fixed|bimodal  percent limit weight high cap
- * load active_ms pause_ms processes join_ms scribbles forges kinds gpu gpus job (a number; each process is a rank)
- *   set=MS:TENANT:percent|weight:VALUE   stop=MS resume=MS restart=MS (of the agent)
+ * load active_ms pause_ms processes join_ms scribbles holds forges kinds gpu gpus job (a number; each process is a
+ * rank) set=MS:TENANT:percent|weight:VALUE   stop=MS resume=MS restart=MS (of the agent)
  *
  * Prints one JSON object: per tenant the work that the GPU executed for it, in microseconds per window of 100 ms, and
  * how long it waited; with requests, how long they took. */
@@ -64,6 +64,7 @@ static void set_tenant(struct tenant *tenant, const char *key, const char *value
     else if (!strcmp(key, "job")) tenant->job = &lab.jobs[number(value) % MAX_JOBS];
     else if (!strcmp(key, "kinds")) tenant->kinds = number(value);
     else if (!strcmp(key, "scribbles")) tenant->scribbles = number(value);
+    else if (!strcmp(key, "holds")) tenant->holds = (uint32_t)number(value);
     else if (!strcmp(key, "forges")) tenant->forges = (uint32_t)number(value);
     else fail("a tenant has no", key);
 }
