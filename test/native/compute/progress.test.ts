@@ -79,3 +79,12 @@ for (const [percent, least] of [
     t.true(result.ended >= least, stdout);
   });
 }
+
+test('jobs over three containers end whose kernels all take 120 ms', (t) => {
+  for (const percent of ['5', '33']) {
+    const args = ['job', '1', '12', percent, '120'];
+    const { status, stdout, stderr } = spawnSync(join(BUILD, 'tests/progress'), args, { encoding: 'utf8' });
+    t.is(status, 0, `${stdout}${stderr}`);
+    t.deepEqual(JSON.parse(stdout), { scenarios: 12, ended_without_gate: 12, ended: 12 });
+  }
+});

@@ -3,7 +3,8 @@
  * printed.
  *
  *   progress FIRST COUNT PERCENT   PERCENT: of what the share explains, at which a wait fails
- *   progress job FIRST COUNT PERCENT   of one job over three containers, with shares of PERCENT each: which end in time
+ *   progress job FIRST COUNT PERCENT [MS]   of one job over three containers, with shares of PERCENT each: which end in
+ *                                           20 s; MS: its kernels take so long, and it 200 s
  *
  * Prints one JSON object at the end; `beyond`: scenarios with a wait beyond 100 percent. Exits 1 if one failed. */
 #include <stdio.h>
@@ -120,11 +121,11 @@ static void judge(struct scenario *scenario, struct totals *totals) {
 }
 
 /* How long a wait may be is not judged: what the job's kernels wait for one another counts as use. */
-static int run_jobs(uint64_t first, uint64_t count, uint32_t percent) {
+static int run_jobs(uint64_t first, uint64_t count, uint32_t percent, uint64_t each_ns) {
     static struct scenario scenario;
     uint64_t bare = 0, ended = 0;
     for (uint64_t seed = first; seed < first + count; seed++) {
-        scenario_make_job(&scenario, seed, percent);
+        scenario_make_job(&scenario, seed, percent, each_ns);
         bare += run(&scenario, &native_law, true) == ENDED;
         ended += run(&scenario, &cotenant_law, true) == ENDED;
     }
@@ -133,9 +134,9 @@ static int run_jobs(uint64_t first, uint64_t count, uint32_t percent) {
 }
 
 int main(int argc, char **argv) {
-    bool jobs = argc == 5 && strcmp(argv[1], "job") == 0;
+    bool jobs = (argc == 5 || argc == 6) && strcmp(argv[1], "job") == 0;
     if (argc != 4 && !jobs) {
-        fprintf(stderr, "progress [job] FIRST COUNT PERCENT\n");
+        fprintf(stderr, "progress [job] FIRST COUNT PERCENT [MS]\n");
         return 2;
     }
     argv += jobs;
@@ -144,7 +145,9 @@ int main(int argc, char **argv) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) abort();
     shared->percent = jobs ? UINT64_MAX / SECOND_NS / 1000 : strtoull(argv[3], NULL, 10);
-    if (jobs) return run_jobs(first, count, (uint32_t)strtoull(argv[3], NULL, 10));
+    uint64_t each_ns = argc == 6 ? strtoull(argv[4], NULL, 10) * MS : 0;
+    shared->longest_run_ns = (each_ns ? 200 : 20) * SECOND_NS;
+    if (jobs) return run_jobs(first, count, (uint32_t)strtoull(argv[3], NULL, 10), each_ns);
     static struct scenario scenario;
     for (uint64_t seed = first; seed < first + count; seed++) {
         scenario_make(&scenario, seed);

@@ -63,12 +63,13 @@ struct scenario {
 
 /* scenario.c */
 void scenario_make(struct scenario *scenario, uint64_t seed);
-void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent);
+void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent, uint64_t each_ns);
 void scenario_print(const struct scenario *scenario);
 
 /* run.c: carries it out in this process, once; says on stdout what stood still. */
 enum { ENDED = 0, STOOD_STILL = 1, TOOK_LONG = 2, CRASHED = 3 };
 struct outcome {
+    uint64_t longest_run_ns;         /* in: how long it may take */
     uint64_t percent;                /* in: a wait fails at so much of what its container's share explains */
     uint64_t longest_ns, allowed_ns; /* the longest wait at the gate, and what its container's share explains */
     uint64_t waits;

@@ -5,7 +5,6 @@
 
 #include "judge.h"
 
-#define LONGEST_RUN_NS (20 * SECOND_NS)
 #define LOOK_NS (20 * MS)
 #define STOPPED_NS (250 * MS) /* the most that is charged for work of a stopped process */
 
@@ -301,7 +300,7 @@ static void join(void *about, uint64_t number) {
         program->gpu = &lab.gpus[container->first_gpu + program->index % container->gpus];
         program->random.state = running->seed * 31 + i;
         hosts[i].program = program;
-        gpu_add(program->gpu, &program->context, 2 * LONGEST_RUN_NS / WINDOW_NS);
+        gpu_add(program->gpu, &program->context, 2 * lab.end_ns / WINDOW_NS);
         lab.law->join(program);
         go_on(program, now_ns + (uint64_t)(uniform(&program->random) * MS));
     }
@@ -360,14 +359,14 @@ int scenario_run(const struct scenario *scenario, const struct law *law, struct 
     running = scenario;
     outcome_of = outcome;
     judge_start(scenario, outcome);
-    *outcome = (struct outcome){.percent = outcome->percent};
+    *outcome = (struct outcome){.longest_run_ns = outcome->longest_run_ns, .percent = outcome->percent};
     lab.law = law;
     lab.seed = scenario->seed;
     lab.policy = scenario->policy;
     lab.instances = 20;
     lab.tuning = cot_default_tuning;
     lab.gate = cot_default_gate;
-    lab.end_ns = LONGEST_RUN_NS;
+    lab.end_ns = outcome->longest_run_ns;
     lab.count = scenario->containers;
     prepare_hosts();
     for (uint32_t i = 0; i < lab.count; i++) {
@@ -382,7 +381,7 @@ int scenario_run(const struct scenario *scenario, const struct law *law, struct 
     }
     judge_note_shares();
     plan_agent(scenario);
-    for (uint64_t time = LOOK_NS; time <= LONGEST_RUN_NS && !failed; time += LOOK_NS) {
+    for (uint64_t time = LOOK_NS; time <= lab.end_ns && !failed; time += LOOK_NS) {
         run_until(time);
         for (uint32_t i = 0; i < scenario->ranks; i++) {
             const struct program *program = hosts[i].program;

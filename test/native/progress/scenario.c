@@ -137,8 +137,9 @@ void scenario_make(struct scenario *scenario, uint64_t seed) {
     }
 }
 
-/* A job of four processes in three containers on two GPUs, all of which meet now and then. */
-void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent) {
+/* A job of four processes in three containers on two GPUs, all of which meet now and then. `each_ns`: of its kernels,
+ * then a quarter as many; 0: they take 1 us to 700 us. */
+void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percent, uint64_t each_ns) {
     static const uint32_t first[] = {0, 1, 0}, gpus[] = {2, 1, 1}, of[] = {0, 1, 2, 0};
     *scenario = (struct scenario){.seed = seed, .policy = COT_POLICY_FIXED, .gpus = 2, .containers = 3};
     source.state = seed * 7919 + 17;
@@ -150,6 +151,7 @@ void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percen
             .processes = gpus[i],
             .length_ns = {20 * US, 20 * US, 50 * US, 50 * US, 700 * US, 1 * US},
         };
+        for (uint32_t k = 0; each_ns && k < MOST_KINDS; k++) scenario->container[i].length_ns[k] = each_ns;
     }
     for (uint32_t i = 0; i < 4; i++) {
         make_rank(scenario, of[i]);
@@ -157,7 +159,7 @@ void scenario_make_job(struct scenario *scenario, uint64_t seed, uint32_t percen
         scenario->rank[i].streams = MAX_STREAMS;
         scenario->rank[i].width = 1000 / MAX_STREAMS;
     }
-    for (uint32_t i = 0; i < MOST_ACTIONS; i++) {
+    for (uint32_t i = 0; i < (each_ns ? MOST_ACTIONS / 4 : MOST_ACTIONS); i++) {
         struct action *action = &scenario->action[scenario->actions++];
         uint32_t owner = below(4), kind = below(10);
         *action = (struct action){.kind = KERNELS, .count = 1, .rank = {owner}, .launches = 1 + below(6)};
