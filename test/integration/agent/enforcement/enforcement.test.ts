@@ -295,7 +295,8 @@ test('requests that cannot be granted are refused with the obstacle', async (t) 
     /has 14940 MiB of cotenant.io\/gpu-memory, but 102400 MiB are requested \(it lacks 87460 MiB\)/,
   );
   t.regex(await refusal('--gpu-memory', '2Gi', '--gpus', '2'), /one GPU can be used, but 2 are requested/);
-  t.regex(await refusal('--gpu-memory', '1000'), /whole number of MiB/);
+  t.regex(await refusal('--gpu-memory', '1000'), /counts bytes; write 1000Mi or 1000Gi$/m);
+  t.regex(await refusal('--gpu-memory', '4000000001'), /whole number of MiB/);
   t.regex(await refusal('--gpu-memory', 'lots'), /is not a quantity/);
   t.regex(await refusal('--gpu-memory', '1Gi', '--gpu-cores', '101'), /want 1 to 100/);
   t.regex(await refusal(), /--gpu-memory is missing/);

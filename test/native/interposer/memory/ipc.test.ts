@@ -230,6 +230,7 @@ test("a pointer into another process's pool costs its importer nothing", async (
     t.deepEqual(charged(account(ours)), charged(mine));
   }
   await owner.must(`pool-free ${at}`);
+  await owner.must('sync'); // it is freed in stream order
   await owner.must(`pool-destroy ${pool}`);
   t.deepEqual(charged(account(ours)), before[0]);
   t.is(booked(node, owner, 'pool'), 0);
@@ -253,6 +254,7 @@ for (const [first, then, residual] of [
     const parts = { imported: [pointer, imported], own: [at, pool] };
     const free = async ([memory, from]: readonly (number | undefined)[]) => {
       await client.must(`pool-free ${memory}`);
+      await client.must('sync');
       await client.must(`pool-destroy ${from}`);
     };
     await free(parts[first]);
