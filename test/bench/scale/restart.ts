@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { startAdvertising } from '../../../src/kube/node-status.ts';
 import { startPodInformer } from '../../../src/kube/pod-informer.ts';
 import { watchResourceSlices } from '../../../src/kube/resource-slices.ts';
-import type { Teardown } from '../../support/native/node.ts';
+import { eventually, type Teardown } from '../../support/native/node.ts';
 import { startStandIn } from '../../support/services/stand-in.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
@@ -33,13 +33,15 @@ async function measureRestart(scope: Teardown, quick: boolean, note: (text: stri
     closing.push(pods.close, advertising.close, slices.close);
     await Promise.all([pods.ready, slices.ready]);
   }
-  const isWatched = () => cluster.watched === 3 * nodes;
-  while (!isWatched()) await delay(100);
+  const isWatched = () => cluster.watched === 3 * nodes || undefined;
+  await eventually(isWatched, 'all watch', 60_000);
   note(`restart: ${nodes} agents have ${cluster.watched} watches; the API server restarts`);
   await cluster.restart(awayS * 1000);
   const perSecond: number[] = [];
   const begunMs = performance.now();
+  // One that is refused waits again, so some take longer; ten times as long none.
   while (!isWatched()) {
+    if (perSecond.length > 10 * seconds) throw new Error(`${cluster.watched} of ${3 * nodes} watches came back`);
     const before = total();
     const startedMs = performance.now();
     await delay(1000);

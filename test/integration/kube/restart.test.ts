@@ -1,9 +1,13 @@
 // The watches of many nodes when an API server ends them all at once: they do not come back at once.
+import { writeFileSync } from 'node:fs';
 import type { ServerResponse } from 'node:http';
+import { join } from 'node:path';
 import test from 'ava';
 import { listAndWatch } from '../../../src/kube/list-watch.ts';
-import { eventually } from '../../support/native/node.ts';
+import { eventually, startNode, temporaryFolder } from '../../support/native/node.ts';
+import { CHART_ENV, startAgent } from '../../support/product/agent.ts';
 import { answerList, refuse, startApiServer, watchers } from '../../support/services/api-server.ts';
+import { startStandIn } from '../../support/services/stand-in.ts';
 
 const NODES = 100;
 const SPREAD_MS = 4000;
@@ -57,3 +61,26 @@ for (const [how, end] of Object.entries(ENDS)) {
     t.true(early.length < NODES, `${early.length} within ${SPREAD_MS / 4} ms`);
   });
 }
+
+test('the agent waits up to its setting with each of its watches', async (t) => {
+  const cluster = await startStandIn(t, { nodes: 1, pods: 1, shares: 0 });
+  const file = join(temporaryFolder(t), 'kubeconfig');
+  writeFileSync(file, cluster.config.exportConfig());
+  const node = await startNode(t, '--gpu', 't4');
+  const settings = {
+    ...{ 'kubernetes.enabled': true, 'kubernetes.nodeName': cluster.nodeName(0), reconnectSeconds: 3 },
+    ...{ 'kubernetes.podResources': join(temporaryFolder(t), 'kubelet.sock'), calibrate: false },
+  };
+  // The longest pause that can be drawn.
+  const NODE_OPTIONS = `${CHART_ENV.NODE_OPTIONS} --import=data:text/javascript,Math.random=()=>0.999`;
+  await startAgent(t, node, { settings, env: { ...CHART_ENV, NODE_OPTIONS, KUBECONFIG: file } });
+  const allWatch = () => cluster.watched === 2 || undefined;
+  await eventually(allWatch, 'pods and ResourceSlices are watched', 30_000);
+  const cutMs = performance.now();
+  cluster.cutWatches();
+  await eventually(() => cluster.watched === 0 || undefined, 'no watch is left');
+  await eventually(() => cluster.watched > 0 || undefined, 'one begins again', 30_000);
+  const waitedMs = performance.now() - cutMs;
+  t.true(waitedMs > 2900, `${waitedMs} ms`);
+  await eventually(allWatch, 'the others, too', 30_000);
+});
