@@ -43,12 +43,15 @@ test('a tenant runs at the recommended size and fails with one granule less', as
   const start = (bytes: number, name: string) =>
     runTenant(t, node, agent, ['--gpu-memory', String(bytes), '--name', name], [CLIENT]);
   const large = start(4096 * MIB, 'large');
+  const sampled = async () => {
+    const done = Date.now();
+    await eventually(
+      async () => (((await agent.snapshot())?.atMs ?? 0) > done + 500 ? true : undefined),
+      'it was sampled',
+    );
+  };
   t.true(await work(large));
-  const done = Date.now();
-  await eventually(
-    async () => (((await agent.snapshot())?.atMs ?? 0) > done + 500 ? true : undefined),
-    'it was sampled',
-  );
+  await sampled();
   const { code, out } = await runCotenant('recommend', 'local/large', '--state', agent.state, '--json');
   t.is(code, 0);
   const [found] = JSON.parse(out) as { memoryBytes: { amount: number; atLeast: boolean }; resources: object }[];
@@ -63,6 +66,7 @@ test('a tenant runs at the recommended size and fails with one granule less', as
 
   t.true(await work(start(size, 'fitting')), 'the recommended size');
   t.false(await work(start(size - GRANULE, 'small')), 'one granule less');
+  await sampled();
   const again = await runCotenant('recommend', 'small', '-n', 'local', '--state', agent.state, '--json');
   const [refused] = JSON.parse(again.out) as { memoryBytes: { amount: number; atLeast: boolean } }[];
   t.deepEqual(refused?.memoryBytes, { amount: size - GRANULE, atLeast: true }, again.err);

@@ -64,14 +64,18 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
   const { code } = await rogue.ended;
   t.is(code, 137);
   t.log(`stopped after ${(Date.now() - from) / 1000} s`);
+  const records = agent.audit();
+  const killed = records.findIndex(({ action }) => action === 'kill');
+  const steps = records.slice(0, killed + 1).map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
+  t.is(steps[0], 'warn rogue over-share');
+  t.deepEqual(steps.slice(-2), ['close-gate rogue over-share', 'kill rogue over-share']);
+  // On a busy machine the agent may miss samples of the driver; it does not judge across a gap, and begins anew.
+  const between = new Set(steps.slice(1, -2));
   t.deepEqual(
-    agent
-      .audit()
-      .map(({ action, pod, reason }) => `${action} ${pod} ${reason}`)
-      .slice(0, 3),
-    ['warn rogue over-share', 'close-gate rogue over-share', 'kill rogue over-share'],
+    [...between].filter((step) => !/^(warn|close-gate) rogue over-share$|^open-gate rogue none$/.test(step)),
+    [],
   );
-  const kill = agent.audit()[2];
+  const kill = records[killed];
   t.is(kill?.limitRatio, 0.2);
   t.true((kill?.usedRatio ?? 0) > 0.5 && kill?.resource === 'compute' && kill.result === 'sent');
   t.regex(
