@@ -16,9 +16,9 @@ const WITHIN_MS = 2000;
 const TOKEN_REVIEWS = '/apis/authentication.k8s.io/v1/tokenreviews';
 const ACCESS_REVIEWS = '/apis/authorization.k8s.io/v1/subjectaccessreviews';
 
-export function createTokenReviewer(config: ApiConfig): ReviewCall {
+export function createTokenReviewer(config: ApiConfig, withinMs = WITHIN_MS): ReviewCall {
   const create = <T>(path: string, body: Partial<T>): Promise<T> =>
-    callApi<T>(config, { method: 'POST', path, body, withinMs: WITHIN_MS });
+    callApi<T>(config, { method: 'POST', path, body, withinMs });
   return async (token, path) => {
     try {
       const audiences = (STATUS_PATHS as readonly string[]).includes(path) ? [STATUS_AUDIENCE] : undefined;

@@ -105,7 +105,10 @@ test('get and set show and change how compute is divided, as a table and as JSON
   await eventually(async () => ((await containersOf(agent, 'one')).length === 1 ? true : undefined), 'the tenant');
   const ask = (...args: string[]) => cotenant(...args, '--state', agent.state);
   const row = (pattern: string) => new RegExp(`^one +0 +${pattern}$`, 'm');
-  t.regex(ask('get').out, row('fixed +normal +30 +30% +- +30% +30% +enforce +node'));
+  await eventually(
+    () => row('fixed +normal +30 +30% +- +30% +30% +enforce +node').test(ask('get').out) || undefined,
+    'its share holds',
+  );
 
   t.is(ask('set', '--all-gpus', '--policy', '4', '--high-cap', '90').out, `${node.uuid(0)}: soft, set by set\n`);
   const changed = ask(

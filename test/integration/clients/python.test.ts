@@ -164,9 +164,8 @@ real("nvidia-ml-py reads a GPU's counters, and is refused by a GPU without them"
   const holder = await readyClient(t, node);
   await holder.must('grid 66'); // half of its SMs
   const program = [join(bin, 'python'), script('gpm.py')];
-  const busy = holder.must('spin 8000 500');
+  void holder.ask('spin 120000 5000').catch(() => {}); // it is killed at it
   const { out, code } = await complete(node, program);
-  await busy;
   t.is(code, 0, out);
   const { supported, metrics } = JSON.parse(out) as Counters;
   t.true(supported);
@@ -245,7 +244,7 @@ real("inside a grant a second program sees the first one's use, as in a containe
     `${python} ${join(bin, 'nvitop')} --once | grep -c "${stranger.pid} "`,
   ];
   const look = `read -r go; { ${tools.join('; ')}; } >&4`;
-  const work = `printf 'init\\ncontext 0\\nalloc ${500 * MIB}\\nspin 20000 500\\n'`;
+  const work = `printf 'init\\ncontext 0\\nalloc ${500 * MIB}\\nspin 120000 5000\\n'`;
   const tenant = runTenant(
     t,
     node,
@@ -258,7 +257,7 @@ real("inside a grant a second program sees the first one's use, as in a containe
       join(node.folder, 'fifo'),
     ],
   );
-  void stranger.ask('spin 20000 500').catch(() => {}); // it is killed at it
+  void stranger.ask('spin 120000 5000').catch(() => {}); // it is killed at it
   const first = await eventually(() => {
     const found = node.usage().clients.find((entry) => entry.command === 'client' && entry.pid !== stranger.pid);
     const gpu = found?.gpus[0];

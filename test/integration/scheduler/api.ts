@@ -18,6 +18,9 @@ import { MIB } from '../../../src/common/quantity.ts';
 import { type Asked, answer, answerList, refuse, startApiServer, watchers } from '../../support/services/api-server.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
 
+/** No test renews a Lease, and a busy machine may take long. */
+export const LEASE_SECONDS = 120;
+
 export type BindingFault = 'none' | 'refused' | 'cut-before' | 'cut-after' | 'cut-and-blind';
 
 /** `unanswered`: carried out, and the connection is cut. `busy`: to be tried again after 2 s. */
@@ -121,7 +124,12 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
       const renewTime = new Date(Date.now() - ageMs).toISOString() as unknown as NonNullable<
         V1Lease['spec']
       >['renewTime'];
-      const spec = { holderIdentity: holder, leaseTransitions: transitions, leaseDurationSeconds: 15, renewTime };
+      const spec = {
+        holderIdentity: holder,
+        leaseTransitions: transitions,
+        leaseDurationSeconds: LEASE_SECONDS,
+        renewTime,
+      };
       lease = { metadata: { name: 'l', namespace: 'ns', uid, resourceVersion: String(version++) }, spec } as V1Lease;
       watched.leases.send('MODIFIED', lease);
     },

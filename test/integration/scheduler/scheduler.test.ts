@@ -10,7 +10,7 @@ import { formatPodGrant, parsePodGrant } from '../../../src/api/grant-annotation
 import { MIB } from '../../../src/common/quantity.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
 import { recordOf, uuid } from '../../unit/scheduler/cluster.ts';
-import { startApi } from './api.ts';
+import { LEASE_SECONDS, startApi } from './api.ts';
 import { feasible, leads, start } from './running.ts';
 
 test('only the holder of the Lease binds, with its epoch, after listing bound pods', async (t) => {
@@ -49,7 +49,7 @@ test('only the holder of the Lease binds, with its epoch, after listing bound po
   t.is(api.bindings[0]?.metadata?.uid, 'uid-one');
 
   // A Lease that is not renewed has no holder.
-  api.lead('pod-a_2', 5, 15_000);
+  api.lead('pod-a_2', 5, LEASE_SECONDS * 1000);
   await eventually(
     async () => ((await running.series('cotenant_scheduler_leader')) === 0 ? true : undefined),
     'it stops',

@@ -8,6 +8,7 @@ import { createLocalSource } from '../../../src/agent/snapshot/source.ts';
 import { STATUS_AUDIENCE, STATUS_PATHS, STATUS_TOKEN_HEADER } from '../../../src/api/names.ts';
 import { createExporter } from '../../../src/exporter/routes.ts';
 import { guardsOf } from '../../../src/exporter/start.ts';
+import type { ApiConfig } from '../../../src/kube/config.ts';
 import { createTokenReviewer, type ReviewCall } from '../../../src/kube/token-review.ts';
 import { startHttpServer } from '../../../src/serving/http-server.ts';
 import { exampleSnapshot } from '../../support/product/snapshots.ts';
@@ -86,11 +87,13 @@ test('only a token that was made for the status page opens its data', async (t) 
   await once(server, 'listening');
   t.teardown(() => server.close());
   const at = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  const review = createTokenReviewer({
+  const config: ApiConfig = {
     getCurrentCluster: () => ({ server: at }),
     applySecurityAuthentication: async () => {},
     createDispatcherOptions: () => ({ type: 'agent' }),
-  });
+  };
+  // A busy machine may take longer than a scrape may wait.
+  const review = createTokenReviewer(config, 60_000);
   t.is(await review('made', '/status.json'), 'allowed');
   t.deepEqual(specs.splice(0)[0], { token: 'made', audiences: [STATUS_AUDIENCE] });
   t.is(await review('unaware', '/history.json'), 'unauthenticated');

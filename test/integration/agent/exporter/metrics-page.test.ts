@@ -138,7 +138,8 @@ test('while the driver hangs, cotenant_up is 0 and grants wait', async (t) => {
   node.child.kill('SIGCONT');
   const after = await eventually(async () => (await used()) || undefined, 'the tenant again');
   t.true(after >= before);
-  t.is(await agent.metric('cotenant_up'), 1);
+  // On a busy machine the next sample may be away for longer than these settings let it.
+  await eventually(async () => (await agent.metric('cotenant_up')) === 1 || undefined, 'it is up');
   // The tenant kept its limit and what it holds.
   t.is((await tell(tenant, `alloc ${2 ** 31}`))[0], OUT_OF_MEMORY);
   t.is((await tell(tenant, `alloc ${2 ** 20}`))[0], 0);

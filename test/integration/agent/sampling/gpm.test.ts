@@ -3,7 +3,7 @@
 import test from 'ava';
 import { readyClient } from '../../../support/native/client.ts';
 import { eventually, type SimulatedNode, startNode } from '../../../support/native/node.ts';
-import { type RunningAgent, startAgent } from '../../../support/product/agent.ts';
+import { type RunningAgent, seriesOf, startAgent } from '../../../support/product/agent.ts';
 
 const NAMES = ['graphics_active', 'sm_active', 'sm_occupancy', 'tensor_active', 'dram_active', 'fp32_active'];
 const SM_ACTIVE = 'cotenant_device_sm_active_ratio';
@@ -11,8 +11,10 @@ const SMS = 132; // of the simulated H100
 /** Calibration puts work on the GPUs, too. */
 const SETTINGS = { intervalMs: 100, urgentIntervalMs: 100, calibrate: false };
 
+const reportedOn = (page: string, labels: Record<string, string> = {}) =>
+  NAMES.map((name) => seriesOf(page, `cotenant_device_${name}_ratio`, labels));
 const reported = async (agent: RunningAgent, labels: Record<string, string> = {}) =>
-  Promise.all(NAMES.map((name) => agent.metric(`cotenant_device_${name}_ratio`, labels)));
+  reportedOn(await agent.metrics(), labels);
 const gpu = (node: SimulatedNode, index: number) => ({ gpu: String(index), gpu_uuid: node.uuid(index) });
 
 test('GPM shows how little of a GPU small kernels take; before Hopper there is no data', async (t) => {
@@ -25,11 +27,13 @@ test('GPM shows how little of a GPU small kernels take; before Hopper there is n
 
   const tenant = await readyClient(t, node);
   await tenant.must(`grid ${SMS / 4}`);
-  const busy = tenant.must('spin 12000 500');
+  const busy = tenant.must('spin 12000 5000');
   // The first figures are of a time in which it did not run all along.
   const page = await eventually(async () => {
-    const [graphics = 0, sm] = await reported(agent, gpu(node, 0));
-    return graphics > 0.5 ? { graphics, sm, dcgm: await agent.metrics() } : undefined;
+    // All of one page: the next one may have other figures.
+    const dcgm = await agent.metrics();
+    const [graphics = 0, sm] = reportedOn(dcgm, gpu(node, 0));
+    return graphics > 0.5 ? { graphics, sm, dcgm } : undefined;
   }, 'a busy GPU');
   await busy;
   t.true(page.graphics <= 1, String(page.graphics));

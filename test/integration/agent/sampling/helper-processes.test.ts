@@ -1,12 +1,13 @@
 // Helper programs that hang in a driver call: they are abandoned, and the agent does not wait for them.
-import { copyFileSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'ava';
 import { askDriverLimits, getLine } from '../../../../src/agent/isolation/driver-limits/client.ts';
 import { createHelperRunner } from '../../../../src/agent/os/helper-process.ts';
 import { BUILD, eventually, temporaryFolder } from '../../../support/native/node.ts';
 
-const TIMEOUT_MS = 300;
+/** A program that a busy machine has not let begin by then would not hang in the driver. */
+const TIMEOUT_MS = 1000;
 
 test('at most three programs that hang in the driver are abandoned; the next waits', async (t) => {
   const library = join(temporaryFolder(t), 'hang.so');
@@ -26,9 +27,8 @@ test('at most three programs that hang in the driver are abandoned; the next wai
     t.regex((await run())?.problem ?? '', /hangs in the driver and is abandoned/);
     t.is(tools.user.openCount(), count);
   }
-  const begunMs = performance.now();
   t.regex((await run())?.problem ?? '', /^not started: 3 helper processes hang in the driver/);
-  t.true(performance.now() - begunMs < TIMEOUT_MS, 'none is begun');
+  t.is(readFileSync(`${library}.starts`).length, 3, 'none is begun');
   await t.throwsAsync(
     askDriverLimits(tools, library, [getLine({ gpuUuid: 'GPU-0', folder: '/x' })]),
     { message: /^not started: 3 helper/ },
