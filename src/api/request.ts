@@ -20,6 +20,8 @@ export const FOREIGN_DIALECT_NAMES = [
   'kubeshare',
   'nos',
   'nvidia',
+  'huawei',
+  'volcengine',
 ] as const;
 export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];

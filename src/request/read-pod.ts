@@ -125,8 +125,16 @@ function withPodAmounts(
   for (const dialect of dialects) {
     for (const { container, amounts, path } of dialect.readPod?.(annotations, labels) ?? []) {
       const [before] = [...recorded].find(([, record]) => record.dialect === dialect.name) ?? [];
-      const first = containers.find(({ kind }) => kind === 'app')?.name ?? '';
-      add(dialect, container ?? before ?? first, path, amounts);
+      const apps = containers.filter(({ kind }) => kind === 'app');
+      // Places may have changed since the pod was patched; what was recorded counts.
+      if (typeof container === 'number' && before !== undefined) continue;
+      const placed = typeof container === 'number' ? apps[container]?.name : (container ?? before ?? apps[0]?.name);
+      if (typeof container === 'number' && placed === undefined) {
+        const wrong = `has a number for container ${container + 1}, and the pod has ${apps.length}`;
+        problems.push(invalid(path, undefined, wrong, 'write one number for each container'));
+        continue;
+      }
+      add(dialect, placed ?? '', path, amounts);
     }
   }
   return all;

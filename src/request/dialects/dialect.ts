@@ -32,8 +32,8 @@ export type Answer = {
 
 /** Amounts that a pod's annotations or labels hold for one of its containers. */
 export type PodAmounts = {
-  /** Undefined: the first container, init containers aside. */
-  readonly container?: string;
+  /** Its name, or its place among the pod's containers. Undefined: the first; init containers aside. */
+  readonly container?: string | number;
   readonly amounts: ReadonlyMap<string, string>;
   /** Field path of what names the container; for a name that no container has. */
   readonly path: string;

@@ -1,7 +1,8 @@
-// Amounts that several dialects write alike: a decimal fraction of a GPU, and an amount in bytes.
+// Amounts that several dialects write alike: a decimal fraction of a GPU, an amount in bytes, and a total over GPUs.
 import { type MemoryAmount, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { invalid, type Problem } from '../../common/problem.ts';
 import { binaryText, floorUnits, MIB, meantBytes, parseQuantity, type Quantity } from '../../common/quantity.ts';
+import { err, type Result } from '../../common/result.ts';
 
 /** Rounded up to whole MiB; undefined: not from 1 byte to the largest amount. */
 function ceilMib({ numerator, denominator }: Quantity): number | undefined {
@@ -56,4 +57,18 @@ export function percentAmount(text: string, path: string, problems: Problem[]): 
     return undefined;
   }
   return hundredths === 10_000 ? { kind: 'whole' } : { kind: 'percent', percent: hundredths / 100 };
+}
+
+/** What each of `count` GPUs has of a total; an error where it is no whole number, or more than `most` of each. */
+export function splitOver(
+  total: number,
+  count: number,
+  most = Number.MAX_SAFE_INTEGER,
+): Result<number, { readonly wrong: string; readonly right: string }> {
+  const each = Math.floor(total / count);
+  if (total > most * count)
+    return err({ wrong: `is more than all of the GPUs (${count})`, right: `write ${most * count}` });
+  if (each * count === total) return { ok: true, value: each };
+  const near = [each, each + 1].filter((one) => one > 0).map((one) => one * count);
+  return err({ wrong: `cannot be split equally over ${count} GPUs`, right: `write ${near.join(' or ')}` });
 }

@@ -1,6 +1,7 @@
 // The dialects, and which of them the operator's rules switch on.
 import type { Rules } from '../rules/namespace-rules.ts';
 import { ack } from './ack.ts';
+import { huawei, tke, volcengine } from './clouds.ts';
 import { cotenant } from './cotenant.ts';
 import type { Dialect } from './dialect.ts';
 import { kai } from './kai.ts';
@@ -9,7 +10,6 @@ import { kubeshare } from './kubeshare.ts';
 import { metagpu } from './metagpu.ts';
 import { nos } from './nos.ts';
 import { nvidia } from './nvidia.ts';
-import { tke } from './tke.ts';
 import { hami, vgpuManager, volcano } from './vgpu.ts';
 
 /** Those of other systems. A resource of two of them (`nvidia.com/gpu`) is read by the first that is on. */
@@ -25,6 +25,8 @@ export const FOREIGN_DIALECTS: readonly Dialect[] = [
   kubeshare,
   nos,
   nvidia,
+  huawei,
+  volcengine,
 ];
 
 /** Our own names, always, and the dialects that are switched on. Resources of the others are not read. */

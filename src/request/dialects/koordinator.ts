@@ -7,7 +7,7 @@ import { type Checked, invalid, missing, type Problem } from '../../common/probl
 import { MIB, parsePercent, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
-import { rightBytes } from './fractions.ts';
+import { rightBytes, splitOver } from './fractions.ts';
 
 const GPU = 'koordinator.sh/gpu';
 const CORES = 'koordinator.sh/gpu-core';
@@ -69,13 +69,9 @@ function read(asked: Asked): Checked<Answer> {
   const count = shared ?? Math.max(1, below / 100);
   const perGpu = (resource: string, amount: number | undefined): number | undefined => {
     if (amount === undefined) return undefined;
-    const each = Math.floor(amount / count);
-    if (amount > 100 * count) refuse(resource, `is more than all of the GPUs (${count})`, `write ${100 * count}`);
-    else if (each * count !== amount) {
-      const near = [each, each + 1].filter((one) => one > 0).map((one) => one * count);
-      refuse(resource, `cannot be split equally over ${count} GPUs`, `write ${near.join(' or ')}`);
-    }
-    return each;
+    const split = splitOver(amount, count, 100);
+    if (!split.ok) refuse(resource, split.error.wrong, split.error.right);
+    return split.ok ? split.value : undefined;
   };
   const ratioEach = perGpu(ratioName, ratio);
   const coresEach = both === undefined ? perGpu(CORES, cores) : ratioEach;

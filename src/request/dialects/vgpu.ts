@@ -20,25 +20,27 @@ type Names = {
   readonly count: string;
   readonly memory: string;
   readonly percentage?: string;
-  readonly cores: string;
+  readonly cores?: string;
   /** Its name in earlier versions. */
   readonly earlierCores?: string;
   /** 0 is high, 1 is not. */
   readonly priority?: string;
   /** A variable that switches limits off when it is true. */
   readonly off?: string;
+  /** A variable that switches the limit of compute off when it is `disable`. */
+  readonly coresPolicy?: string;
   readonly choices: readonly ForeignChoice[];
   readonly schedulers: readonly string[];
   readonly webhooks?: readonly string[];
 };
 
 function vgpuDialect(names: Names): Dialect {
-  const { name, count, memory, percentage, cores, earlierCores, priority, off, choices, schedulers, webhooks } = names;
-  const others = [percentage, priority, earlierCores].filter((resource) => resource !== undefined);
+  const { name, count, memory, percentage, cores, earlierCores, priority, choices, schedulers, webhooks } = names;
+  const others = [cores, percentage, priority, earlierCores].filter((resource) => resource !== undefined);
   return {
     name,
-    resources: [count, memory, cores, ...others],
-    environment: off === undefined ? [] : [off],
+    resources: [count, memory, ...others],
+    environment: [names.off, names.coresPolicy].filter((variable) => variable !== undefined),
     schedulers,
     zeroIsNothing: true,
     choices,
@@ -81,6 +83,7 @@ export const hami = vgpuDialect({
   cores: 'nvidia.com/gpucores',
   priority: 'nvidia.com/priority',
   off: 'CUDA_DISABLE_CONTROL',
+  coresPolicy: 'GPU_CORE_UTILIZATION_POLICY',
   choices: [
     ofModel('nvidia.com/use-gputype'),
     ofModel('nvidia.com/nouse-gputype'),
@@ -98,7 +101,7 @@ export const hami = vgpuDialect({
   webhooks: ['vgpu.hami.io'],
 });
 
-export const volcano = vgpuDialect({
+const volcanoVgpu = vgpuDialect({
   name: 'volcano',
   count: 'volcano.sh/vgpu-number',
   memory: 'volcano.sh/vgpu-memory',
@@ -111,6 +114,15 @@ export const volcano = vgpuDialect({
   ],
   schedulers: ['volcano'],
 });
+
+/** Volcano's device plugin before its vGPUs: MiB of one GPU, or a number of whole GPUs, but not both. */
+const OLDER = { name: 'volcano', count: 'volcano.sh/gpu-number', memory: 'volcano.sh/gpu-memory' } as const;
+
+export const volcano: Dialect = {
+  ...volcanoVgpu,
+  resources: [...volcanoVgpu.resources, OLDER.count, OLDER.memory],
+  read: readVolcano,
+};
 
 export const vgpuManager = vgpuDialect({
   name: 'vgpu-manager',
@@ -130,6 +142,17 @@ export const vgpuManager = vgpuDialect({
   earlierCores: 'nvidia.com/vgpu-core',
   schedulers: ['vgpu-scheduler'],
 });
+
+function readVolcano(asked: Asked, rules: Rules): Checked<Answer> {
+  const [older] = [OLDER.count, OLDER.memory].filter((resource) => asked.amounts.has(resource));
+  if (older === undefined) return volcanoVgpu.read(asked, rules);
+  const other = [...asked.amounts.keys()].find((resource) => resource !== older);
+  if (other !== undefined) {
+    const wrong = `is not possible beside ${other}`;
+    return err([invalid(asked.amountPath(older), asked.amounts.get(older), wrong, 'leave one of them out')]);
+  }
+  return read(asked, { ...OLDER, choices: [], schedulers: [] }, { ...rules, defaults: {} });
+}
 
 function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> {
   const problems: Problem[] = [];
@@ -163,6 +186,8 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
   if (cores !== undefined && cores > 100) warnings.push(`${names.cores}: ${cores} is taken as 100, all of each GPU`);
   if (mebibytes !== undefined && percent !== undefined)
     warnings.push(`${names.percentage}: no effect beside ${names.memory}`);
+  if (names.coresPolicy !== undefined && asked.environment.get(names.coresPolicy)?.toLowerCase() === 'disable')
+    warnings.push(`${names.coresPolicy}: no effect; for no limit of compute leave out ${names.cores}`);
   const memory = memoryOf(mebibytes, percent, defaults.gpuMemory);
   const share = { memory, ...(cores !== undefined && { coresPercent: Math.min(cores, 100) }) };
   const off = names.off !== undefined && asked.environment.get(names.off) === 'true';

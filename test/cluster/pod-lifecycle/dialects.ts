@@ -108,6 +108,20 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
   nos: { limits: { 'nvidia.com/gpu-2gb': 1 }, settings: by('nos-scheduler'), memory: [{ mib: 2048 }], cores: 0 },
   // github.com/NVIDIA/k8s-device-plugin, README, "Shared Access to GPUs": a replica of an equal part, here of eight
   nvidia: { limits: { 'nvidia.com/gpu.shared': 1 }, memory: [{ part: 0.125 }], cores: 0 },
+  // support.huaweicloud.com, CCE, "Equal Distribution Scheduling on Virtual GPUs": totals over the GPUs of the label
+  huawei: {
+    limits: { 'volcano.sh/gpu-mem.128Mi': 16, 'volcano.sh/gpu-core.percentage': 10 },
+    settings: { ...by('volcano'), labels: { 'volcano.sh/gpu-num': '2' } },
+    memory: [{ mib: 1024 }, { mib: 1024 }],
+    cores: 5,
+  },
+  // github.com/volcano-sh/volcano, design "Device API support for mGPU scheduling": MiB and percent
+  volcengine: {
+    limits: { 'vke.volcengine.com/mgpu-core': 10, 'vke.volcengine.com/mgpu-memory': 1024 },
+    settings: by('volcano'),
+    memory: [{ mib: 1024 }],
+    cores: 10,
+  },
 };
 
 const spaceOf = (dialect: Dialect) => `from-${dialect}`;

@@ -1,6 +1,6 @@
-// Golden cases of the vGPU dialects and of TKE's. Meanings and units are those of the projects' own pages:
-// project-hami.io (userguide, "Device sharing" and "Configure"), the user guide of Volcano's vGPU, the READMEs of
-// vgpu-manager and of tkestack/gpu-manager.
+// Golden cases of the vGPU dialects. Meanings and units are those of the projects' own pages: project-hami.io (userguide,
+// "Device sharing" and "Configure"), the user guides of Volcano's vGPU, GPU sharing and GPU number, and the README of
+// vgpu-manager.
 import test from 'ava';
 import { MIB } from '../../../src/common/quantity.ts';
 import { readPodRequest } from '../../../src/request/read-pod.ts';
@@ -114,6 +114,12 @@ table('HAMi alone', {
       'spec.containers[0].env: "CUDA_DISABLE_CONTROL=true" switches isolation off, which is not allowed here; leave it out, or have allowMemoryIsolationOff switched on',
     ],
   },
+  'a limit of compute is not switched off by a variable': {
+    settings: { dialects: ['hami'] },
+    limits: { 'nvidia.com/gpumem': 2048, 'nvidia.com/gpucores': 30 },
+    env: [{ name: 'GPU_CORE_UTILIZATION_POLICY', value: 'disable' }],
+    expected: [{ ...bytes(2048 * MIB), coresPercent: 30 }],
+  },
   'a priority alone asks for no GPU': {
     settings: { dialects: ['hami'] },
     limits: { 'nvidia.com/priority': 1 },
@@ -122,12 +128,18 @@ table('HAMi alone', {
 });
 
 test('what a dialect does not read is a warning that says what to write', (t) => {
-  const warningsOf = (limits: object, annotations: object = {}) => {
-    const reading = readPodRequest(podWith(limits, { annotations }), rules({ dialects: ['hami'] }));
+  const warningsOf = (limits: object, annotations: object = {}, env: object[] = []) => {
+    const reading = readPodRequest(podWith(limits, { annotations, env }), rules({ dialects: ['hami'] }));
     return reading.kind === 'request' ? reading.warnings : [reading.kind];
   };
   const share = { 'nvidia.com/gpu': 1, 'nvidia.com/gpumem': 1024 };
   t.deepEqual(warningsOf(share), []);
+  // project-hami.io, "Configure": of `default`, `force` and `disable` the last one ignores the limit.
+  const policy = (value: string) => [{ name: 'GPU_CORE_UTILIZATION_POLICY', value }];
+  t.deepEqual(warningsOf(share, {}, policy('force')), []);
+  t.deepEqual(warningsOf(share, {}, policy('disable')), [
+    'GPU_CORE_UTILIZATION_POLICY: no effect; for no limit of compute leave out nvidia.com/gpucores',
+  ]);
   t.deepEqual(warningsOf({ ...share, 'nvidia.com/priority': 0 }), [
     'main: priority high has no effect: it is not allowed in this namespace',
   ]);
@@ -222,51 +234,32 @@ test('other values of them, and beside ours, are a warning', (t) => {
   t.deepEqual(read(out)[2], [notRead('nvidia.com/nouse-gpuuuid', 'cotenant.io/gpu-uuid')]);
 });
 
-const CORE = 'tencent.com/vcuda-core';
-const MEMORY = 'tencent.com/vcuda-memory';
-const settings = { dialects: ['tke'] };
+const OLD = { memory: 'volcano.sh/gpu-memory', count: 'volcano.sh/gpu-number' } as const;
+const volcano = { dialects: ['volcano'], defaults: { gpuMemory: '1Gi' } };
 
-table('TKE', {
-  'a part of a GPU, in percent and 256 MiB': {
-    settings,
-    limits: { [CORE]: 30, [MEMORY]: 10 },
-    expected: [{ ...bytes(2560 * MIB), coresPercent: 30 }],
+table('Volcano before its vGPUs', {
+  'memory is MiB of one GPU': { settings: volcano, limits: { [OLD.memory]: 1024 }, expected: [bytes(1024 * MIB)] },
+  "a number is whole GPUs, whatever the namespace's default": {
+    settings: volcano,
+    limits: { [OLD.count]: 2 },
+    expected: [whole, whole],
   },
-  'one GPU': { settings, limits: { [CORE]: 100 }, expected: [whole] },
-  'two GPUs, whatever memory says': { settings, limits: { [CORE]: '200', [MEMORY]: '60' }, expected: [whole, whole] },
-  'a GPU and a half': {
-    settings,
-    limits: { [CORE]: '150' },
-    expected: [`${limit(CORE)}: "150" is above one GPU and no number of whole GPUs; write 100 or 200`],
+  'both at once, as in Volcano issue 2701': {
+    settings: volcano,
+    limits: { [OLD.count]: 1, [OLD.memory]: 1024 },
+    expected: [`${limit(OLD.count)}: "1" is not possible beside ${OLD.memory}; leave one of them out`],
   },
-  'compute without memory': {
-    settings,
-    limits: { [CORE]: '30' },
-    expected: [`${limit(MEMORY)}: is missing; write units of 256 MiB beside ${CORE}`],
+  'beside a vGPU': {
+    settings: volcano,
+    limits: { [OLD.memory]: 1024, 'volcano.sh/vgpu-number': 1 },
+    expected: [`${limit(OLD.memory)}: "1024" is not possible beside volcano.sh/vgpu-number; leave one of them out`],
   },
-  'memory without compute': {
-    settings,
-    limits: { [MEMORY]: '8' },
-    expected: [`${limit(CORE)}: is missing; ${MEMORY} needs an amount of ${CORE}`],
-  },
-  'a fraction of a percent': {
-    settings,
-    limits: { [CORE]: '0.5', [MEMORY]: '8' },
-    expected: [`${limit(CORE)}: "0.5" is not a whole number; write 50: 100 is one GPU`],
-  },
-  'a limit above the share': {
-    settings,
-    limits: { [CORE]: '30', [MEMORY]: '8' },
-    annotations: { 'tencent.com/vcuda-core-limit': '60' },
-    expected: [{ ...bytes(2048 * MIB), coresPercent: 30, coresLimitPercent: 60 }],
-  },
-  'a limit below the share': {
-    settings,
-    limits: { [CORE]: '30', [MEMORY]: '8' },
-    annotations: { 'tencent.com/vcuda-core-limit': '20' },
+  bytes: {
+    settings: volcano,
+    limits: { [OLD.memory]: '1Gi' },
     expected: [
-      `metadata.annotations["tencent.com/vcuda-core-limit"]: "20" is less than 30; write a whole number from 30 to 100: percent of the GPU, from ${CORE} up`,
+      `${limit(OLD.memory)}: "1Gi" is an amount of bytes, and units of 1Mi are counted here; write 1024: MiB of each GPU`,
     ],
   },
-  'zero asks for nothing': { settings, limits: { [CORE]: '0', [MEMORY]: '0' }, expected: 'none' },
+  zero: { settings: volcano, limits: { [OLD.memory]: 0 }, expected: 'none' },
 });

@@ -35,4 +35,14 @@ export const DIALECT_AMOUNTS: Readonly<Record<(typeof FOREIGN_DIALECT_NAMES)[num
   },
   nos: { limits: { 'nvidia.com/gpu-2gb': '1' }, counts: [1, 2048, 0] },
   nvidia: { limits: { 'nvidia.com/mig-1g.5gb': '1' }, counts: [1, 5000, 14] },
+  huawei: {
+    limits: { 'volcano.sh/gpu-mem.128Mi': '64', 'volcano.sh/gpu-core.percentage': '10' },
+    metadata: { labels: { 'volcano.sh/gpu-num': '2' } },
+    counts: [2, 8192, 10],
+  },
+  volcengine: {
+    limits: { 'vke.volcengine.com/mgpu-core': '30', 'vke.volcengine.com/mgpu-memory': '4096' },
+    metadata: { annotations: { 'vke.volcengine.com/container-multiple-gpu': '2' } },
+    counts: [2, 4096, 30],
+  },
 };

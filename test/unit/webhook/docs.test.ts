@@ -88,6 +88,8 @@ test('the dialects of the page are switched on by their names', (t) => {
     kubeshare: {},
     nos: { 'nvidia.com/gpu-10gb': '1' },
     nvidia: { 'nvidia.com/gpu': '1' },
+    huawei: { 'volcano.sh/gpu-mem.128Mi': '16' },
+    volcengine: { 'vke.volcengine.com/mgpu-core': '100' },
   };
   const keysOf: Record<string, object> = {
     kai: { annotations: { 'gpu-fraction': '0.5' } },

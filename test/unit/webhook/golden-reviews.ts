@@ -33,6 +33,27 @@ export const REVIEWS: Record<string, JsonObject> = {
     sharePod(limited('main', { 'nvidia.com/vgpu-number': 1, 'nvidia.com/vgpu-memory': 2048 })),
   ),
   'tke-a-third': creation(sharePod(limited('main', { 'tencent.com/vcuda-core': 30, 'tencent.com/vcuda-memory': 20 }))),
+  'tke-qgpu-online': creation(
+    sharePod(limited('main', { 'tke.cloud.tencent.com/qgpu-memory': 5 }), undefined, {
+      annotations: { 'tke.cloud.tencent.com/app-class': 'online' },
+    }),
+  ),
+  'huawei-two-gpus': creation(
+    sharePod(
+      limited('main', { 'volcano.sh/gpu-mem.128Mi': 64, 'volcano.sh/gpu-core.percentage': 10 }),
+      { schedulerName: 'volcano' },
+      { labels: { 'volcano.sh/gpu-num': '2' } },
+    ),
+  ),
+  'volcengine-two-gpus': creation(
+    sharePod(
+      limited('main', { 'vke.volcengine.com/mgpu-core': 30, 'vke.volcengine.com/mgpu-memory': 4096 }),
+      undefined,
+      {
+        annotations: { 'vke.volcengine.com/container-multiple-gpu': '2' },
+      },
+    ),
+  ),
   'koordinator-half-of-two': creation(
     sharePod(
       limited('main', {
