@@ -34,7 +34,7 @@ import {
   checkUniqueNames,
   ownSchedulers,
 } from './validate-pod.ts';
-import { checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
+import { checkReadOnlyParents, checkVolumeMounts, checkVolumes, withMounts, withVolume } from './volume.ts';
 
 type Mutation =
   /** The pod asks for no share and has none of our names. */
@@ -88,6 +88,9 @@ export function mutatePod(
     ...checkVolumes(pod, true),
     ...checkUniqueNames(containers),
     ...containers.flatMap((container) => checkContainer(container, shares.has(container.name), rules)),
+    ...containers
+      .filter(({ name }) => shares.has(name))
+      .flatMap(({ spec, path }) => checkReadOnlyParents(spec, path, listAt(field(pod, 'spec'), 'volumes'))),
   ];
   if (problems.length > 0) return { kind: 'refused', problems };
 

@@ -13,6 +13,9 @@ const DEVICE_LIST = '/run/nvidia-container-devices';
 /** In each list of volumes, mounts and variables of a pod with a share. */
 const MOST_ENTRIES = 1000;
 
+/** Kinds of volumes that the kubelet mounts read-only, whatever the mount says: kubernetes.io, "Volumes". */
+const ALWAYS_READ_ONLY = ['configMap', 'secret', 'downwardAPI', 'projected', 'image'] as const;
+
 const ONLY_OURS = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
 
 /** The pod's volumes with ours, which after `checkVolumes` is absent or equal. */
@@ -98,6 +101,25 @@ export function checkReservedPaths(container: JsonObject, path: string): Problem
   const messagePath = textAt(container, 'terminationMessagePath');
   if (isReserved(messagePath)) problems.push(covers(`${path}.terminationMessagePath`, messagePath));
   return problems;
+}
+
+/**
+ * Refuses what the container could not start with: the runtime makes the places of our mounts in the folders around them,
+ * and cannot in one that the pod mounts read-only. A folder of the node has them already, or not: unknown here.
+ */
+export function checkReadOnlyParents(container: JsonObject, path: string, volumes: readonly unknown[]): Problem[] {
+  return listAt(container, 'volumeMounts').flatMap((mount, index) => {
+    const mountPath = textAt(mount, 'mountPath');
+    const at = absolute(mountPath);
+    if (mountPath === undefined || ![PRELOAD, HOME].some((own) => posix.dirname(own) === at)) return [];
+    const volume = volumes.find((one) => textAt(one, 'name') === textAt(mount, 'name'));
+    if (field(volume, 'hostPath') !== undefined) return [];
+    const source = ALWAYS_READ_ONLY.find((one) => field(volume, one) !== undefined);
+    if (source === undefined && field(mount, 'readOnly') !== true) return [];
+    const wrong = `is read-only${source === undefined ? '' : ` (${source})`}, so that the container's limits cannot be mounted in it`;
+    const right = `mount single files with subPath, or a folder below ${at}`;
+    return [invalid(`${path}.volumeMounts[${index}].mountPath`, mountPath, wrong, right)];
+  });
 }
 
 /** True where the pod has our volume, as only a patched pod has: this is how a pod with a share is recognized. */

@@ -247,6 +247,30 @@ test('mounts beside our paths, and above them, are fine', (t) => {
   t.is(answerOf(creation(sharePod({ volumeMounts }, { volumes: [{ name: 'own', emptyDir: {} }] }))).denial, undefined);
 });
 
+// runc 1.1: "open .../etc/ld.so.preload: read-only file system". Which volumes are read-only: kubernetes.io, "Volumes".
+test('a read-only mount around our paths, which stops a container's start, is refused', (t) => {
+  const mounting = (mount: object, volume: object, more: object = {}) =>
+    answerOf(
+      creation(
+        sharePod({ volumeMounts: [{ name: 'own', ...mount }] }, { volumes: [{ name: 'own', ...volume }], ...more }),
+      ),
+    ).denial;
+  const refused = (path: string, of: string, at: string) =>
+    `422 Invalid: spec.containers[0].volumeMounts[0].mountPath: "${path}" is read-only${of}, so that the container's limits cannot be mounted in it; mount single files with subPath, or a folder below ${at}`;
+  t.is(mounting({ mountPath: '/etc' }, { configMap: { name: 'c' } }), refused('/etc', ' (configMap)', '/etc'));
+  t.is(
+    mounting({ mountPath: '/var/run/' }, { secret: { secretName: 's' } }),
+    refused('/var/run/', ' (secret)', '/run'),
+  );
+  t.is(mounting({ mountPath: '/run', readOnly: true }, { emptyDir: {} }), refused('/run', '', '/run'));
+  t.is(mounting({ mountPath: '/etc/app' }, { configMap: { name: 'c' } }), undefined);
+  t.is(mounting({ mountPath: '/etc/app.conf', subPath: 'app.conf' }, { configMap: { name: 'c' } }), undefined);
+  t.is(mounting({ mountPath: '/run', readOnly: true }, { hostPath: { path: '/run' } }), undefined);
+  const sidecar = { name: 'log', volumeMounts: [{ name: 'own', mountPath: '/etc' }] };
+  const beside = creation(sharePod({}, { initContainers: [sidecar], volumes: [{ name: 'own', configMap: {} }] }));
+  t.is(answerOf(beside).denial, undefined);
+});
+
 test('dropping capabilities, and adding harmless ones, is fine', (t) => {
   t.true(answerOf(creation(capable(['NET_BIND_SERVICE', 'IPC_LOCK']))).allowed);
   t.true(answerOf(creation(sharePod({ securityContext: { capabilities: { drop: ['ALL'] } } }))).allowed);
