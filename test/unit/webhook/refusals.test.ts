@@ -248,7 +248,7 @@ test('mounts beside our paths, and above them, are fine', (t) => {
 });
 
 // runc 1.1: "open .../etc/ld.so.preload: read-only file system". Which volumes are read-only: kubernetes.io, "Volumes".
-test('a read-only mount around our paths, which stops a container's start, is refused', (t) => {
+test('a read-only mount around our paths, which would stop a start, is refused', (t) => {
   const mounting = (mount: object, volume: object, more: object = {}) =>
     answerOf(
       creation(
