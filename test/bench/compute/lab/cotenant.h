@@ -2,6 +2,8 @@
  * They share lease pages, rings and wake-ups, which take their time. */
 #pragma once
 
+#include <stddef.h>
+
 #include "lab.h"
 
 enum { SLOTS = 64 };
@@ -18,6 +20,8 @@ extern struct random random_wait;
 uint64_t wake_latency(void);
 void agent_join(uint32_t tenant); /* its page exists now */
 void ring(void);                  /* a process asks the agent to read its page */
+/* A line on what its arbiter makes of a GPU. Returns its length; 0: no container is on it. */
+int agent_describe(uint32_t at_gpu, char *text, size_t size);
 
 /* ---- cotenant.c ---- */
 void wake_if_waiting(struct program *program); /* at its gate */

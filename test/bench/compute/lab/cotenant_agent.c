@@ -205,6 +205,21 @@ void agent_print(uint32_t tenant) {
            member->contended_ns, member->overruns, member->faults);
 }
 
+int agent_describe(uint32_t at_gpu, char *text, size_t size) {
+    static const char *const phases[] = {"free", "held", "closing"};
+    const struct cot_gpu *gpu = &arbiter.gpus[at_gpu];
+    if (gpu->count == 0) return 0;
+    int length = snprintf(text, size, "  GPU %u: %s, holder %u;", at_gpu, phases[gpu->phase], gpu->holder);
+    for (uint32_t i = 0; i < gpu->count && length > 0 && (size_t)length < size; i++) {
+        const struct cot_member *member = &gpu->members[i];
+        length += snprintf(text + length, size - (size_t)length, " member %u: %u wait, %lu in flight, credit %ld us;",
+                           i, member->digest.waiting, member->digest.inflight, member->credit_ns / 1000);
+    }
+    if (length < 0 || (size_t)length >= size) length = (int)size - 1;
+    text[length] = '\n';
+    return length + 1;
+}
+
 static void find_lost(void *about, uint64_t number) {
     (void)number;
     const struct program *program = about;

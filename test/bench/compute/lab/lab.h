@@ -37,6 +37,10 @@ extern uint64_t now_ns;
 typedef void (*handler)(void *about, uint64_t number);
 void at(uint64_t time_ns, handler run, void *about, uint64_t number);
 void run_until(uint64_t end_ns);
+/* still.c: ends the process with STANDS_STILL, and says the seed and the state, once virtual time hardly goes on. To be
+ * called in the process that runs, before it does. */
+enum { STANDS_STILL = 4 };
+void watch_time(void);
 struct random {
     uint64_t state;
 };

@@ -222,6 +222,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) read_argument(argv[i]);
     if (lab.law == &cotenant_law) agent_start();
     for (uint32_t i = 0; i < lab.count; i++) at(lab.tenants[i].join_ns, join, &lab.tenants[i], 0);
+    watch_time();
     run_until(lab.end_ns);
     uint64_t switched = 0;
     for (uint32_t i = 0; i < MAX_GPUS; i++) {
