@@ -10,7 +10,7 @@ import { type Checked, invalid, keyPath, missing, type Problem } from '../../com
 import { GIB, MIB, parsePercent, parseUnits, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
-import { splitOver } from './fractions.ts';
+import { rightTotal, splitOver } from './fractions.ts';
 
 type Names = {
   /** 100 and its multiples are whole GPUs where the number of GPUs is not given. */
@@ -142,7 +142,8 @@ function read(asked: Asked, names: Names): Checked<Answer> {
     return err([missing(asked.amountPath(coresName), `${memoryName} needs an amount of ${coresName}`)]);
   const cores = coresText === undefined ? undefined : parsePercent(coresText, 1, isIdle ? 100 : 100 * MOST_GPUS);
   if (cores && !cores.ok) {
-    const right = `${cores.error.right}: 100 is one GPU`;
+    const given = parseWhole(names.count?.(asked)?.text ?? '1', 1, MOST_GPUS);
+    const right = `${rightTotal(coresText ?? '', given.ok ? given.value : 1, cores.error.right)}: 100 is one GPU`;
     return err([invalid(asked.amountPath(coresName), coresText, cores.error.wrong, right)]);
   }
   const count = readCount(asked, names, isIdle ? undefined : cores?.value);
@@ -158,7 +159,10 @@ function read(asked: Asked, names: Names): Checked<Answer> {
   const units = parseUnits(text ?? '', 1, MOST_MEMORY_BYTES / names.unitBytes, names.unitBytes);
   const memoryPath = asked.amountPath(memoryName);
   if (text === undefined) problems.push(missing(memoryPath, `write ${unit} beside ${coresName}`));
-  else if (!units.ok) problems.push(invalid(memoryPath, text, units.error.wrong, `${units.error.right}: ${unit}`));
+  else if (!units.ok) {
+    const right = count.value > 1 ? `write a multiple of ${count.value}` : units.error.right;
+    problems.push(invalid(memoryPath, text, units.error.wrong, `${right}: ${unit}`));
+  }
   const unitsEach = units.ok ? perGpu(units.value, { ...share, text, path: memoryPath }) : undefined;
   const limit = readLimit(names, asked, coresEach, problems);
   if (problems.length > 0 || unitsEach === undefined) return err(problems);

@@ -73,7 +73,10 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   const parsed = parseQuantity(text);
   if (!parsed.ok) {
     const meant = binaryText(text);
-    return refuse(parsed.error, meant === text ? 'write an amount such as "4Gi" or "1536Mi"' : `write "${meant}"`);
+    if (meant === text) return refuse(parsed.error, 'write an amount such as "4Gi" or "1536Mi"');
+    const again: Problem[] = [];
+    perGpuBytes(meant, gpus, asked, again);
+    return refuse(parsed.error, again[0]?.right ?? `write "${meant}"`);
   }
   const step = gpus * MIB;
   const most = `at most ${formatBytes(MOST_MEMORY_BYTES)}`;
@@ -93,7 +96,7 @@ function perGpuBytes(text: string, gpus: number, asked: Asked, problems: Problem
   const wrong =
     gpus > 1 ? `is not a whole number of MiB on each of ${gpus} GPUs` : 'is not a whole number of MiB on the GPU';
   const near = [below, below + 1n].filter((count) => count > 0n).map((count) => `"${mebibytes(count, gpus)}"`);
-  return refuse(wrong, `write ${near.join(' or ')}${binaryTwin(text)}`);
+  return refuse(wrong, `write ${near.join(' or ')}${binaryTwin(text, step)}`);
 }
 
 /** In Mi, so that both suggestions have the same unit. */
@@ -101,9 +104,12 @@ function mebibytes(steps: bigint, gpus: number): string {
   return `${steps * BigInt(gpus)}Mi`;
 }
 
-/** Most writers of "4G" mean "4Gi". */
-function binaryTwin(text: string): string {
-  return /^\d+[kMGTP]$/.test(text) ? ` (or "${text.replace('k', 'K')}i", if binary units were meant)` : '';
+/** Most writers of "4G" mean "4Gi". Nothing where that is no whole number of `step` bytes. */
+function binaryTwin(text: string, step: number): string {
+  const twin = `${text.replace('k', 'K')}i`;
+  const bytes = /^\d+[kMGTP]$/.test(text) ? parseQuantity(twin) : undefined;
+  const isWhole = bytes?.ok === true && wholeUnits(bytes.value, BigInt(step)) !== undefined;
+  return isWhole ? ` (or "${twin}", if binary units were meant)` : '';
 }
 
 /** Whole percent for each GPU, or undefined with a problem added. */

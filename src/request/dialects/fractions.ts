@@ -1,7 +1,15 @@
 // Amounts that several dialects write alike: a decimal fraction of a GPU, an amount in bytes, and a total over GPUs.
 import { type MemoryAmount, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { invalid, type Problem } from '../../common/problem.ts';
-import { binaryText, floorUnits, MIB, meantBytes, parseQuantity, type Quantity } from '../../common/quantity.ts';
+import {
+  binaryText,
+  floorUnits,
+  MIB,
+  meantBytes,
+  meantPercent,
+  parseQuantity,
+  type Quantity,
+} from '../../common/quantity.ts';
 import { err, type Result } from '../../common/result.ts';
 
 /** Rounded up to whole MiB; undefined: not from 1 byte to the largest amount. */
@@ -57,6 +65,12 @@ export function percentAmount(text: string, path: string, problems: Problem[]): 
     return undefined;
   }
   return hundredths === 10_000 ? { kind: 'whole' } : { kind: 'percent', percent: hundredths / 100 };
+}
+
+/** What is right in the place of "50%" where percent are a total over `count` GPUs. `right`: in the place of others. */
+export function rightTotal(text: string, count: number, right: string): string {
+  const each = count > 1 ? meantPercent(text) : undefined;
+  return each === undefined || each < 1 || each > 100 ? right : `write ${each * count} for ${each} of each GPU`;
 }
 
 /** What each of `count` GPUs has of a total; an error where it is no whole number, or more than `most` of each. */

@@ -7,7 +7,7 @@ import { type Checked, invalid, missing, type Problem } from '../../common/probl
 import { MIB, parsePercent, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
-import { rightBytes, splitOver } from './fractions.ts';
+import { rightBytes, rightTotal, splitOver } from './fractions.ts';
 
 const GPU = 'koordinator.sh/gpu';
 const CORES = 'koordinator.sh/gpu-core';
@@ -43,10 +43,13 @@ function read(asked: Asked): Checked<Answer> {
     const text = asked.amounts.get(resource);
     if (text === undefined) return undefined;
     const parsed = unit === percent ? parsePercent(text, 0, most) : parseWhole(text, 0, most);
-    if (!parsed.ok)
-      refuse(resource, parsed.error.wrong, resource === MEMORY ? rightBytes(text) : `${parsed.error.right}: ${unit}`);
-    return parsed.ok ? parsed.value || undefined : undefined;
+    if (parsed.ok) return parsed.value || undefined;
+    const right = unit === percent ? rightTotal(text, gpus, parsed.error.right) : parsed.error.right;
+    refuse(resource, parsed.error.wrong, resource === MEMORY ? rightBytes(text) : `${right}: ${unit}`);
+    return undefined;
   };
+  const counted = parseWhole(asked.amounts.get(COUNT) ?? '1', 1, MOST_GPUS);
+  const gpus = counted.ok ? counted.value : 1;
   const both = amount(GPU, 100 * MOST_GPUS, percent);
   const cores = both ?? amount(CORES, 100 * MOST_GPUS, percent);
   const ratio = both ?? amount(RATIO, 100 * MOST_GPUS, percent);

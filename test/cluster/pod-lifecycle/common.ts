@@ -36,6 +36,21 @@ export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: nu
     30_000,
   );
 
+/** Waits for a sample that began after now: for the second one that ends after now. */
+export const sampled = async (bed: Bed): Promise<void> => {
+  const endsAfter = (seconds: number) =>
+    eventually(
+      async () => {
+        const name = 'cotenant_exporter_collector_last_success_timestamp_seconds';
+        const at = seriesOf((await agentPage(bed)) ?? '', name, { collector: 'container' });
+        return at !== undefined && at > seconds ? at : undefined;
+      },
+      'a newer sample',
+      30_000,
+    );
+  await endsAfter(await endsAfter(Date.now() / 1000));
+};
+
 const runCotenant = (bed: Bed, args: readonly string[]) => {
   const env = { KUBECONFIG: join(bed.folder, 'kubeconfig') };
   return bed.namespaces.run([process.execPath, MAIN, ...args, '--ask-cluster'], { env });

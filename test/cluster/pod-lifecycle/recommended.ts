@@ -1,6 +1,6 @@
 // A pod gets the size that `cotenant recommend` found, by the lines that its owner would paste.
 import { type Amounts, attach, clientOf, MIB, podOf, untilRunning } from '../support/pods.ts';
-import { cotenant, type OnCluster, OUT_OF_MEMORY, seriesWhen, TEAM } from './common.ts';
+import { cotenant, type OnCluster, OUT_OF_MEMORY, sampled, seriesWhen, TEAM } from './common.ts';
 
 const GRANULE_MIB = 2;
 /** Memory of several kinds, and launches. */
@@ -46,6 +46,7 @@ export function recommended(onCluster: OnCluster): void {
       return found[0];
     };
     t.true(await works('sized-large', { 'cotenant.io/gpu-memory': '4Gi' }));
+    await sampled(bed);
     await seriesWhen(bed, 'cotenant_container_memory_used_bytes', 'sized-large', (bytes) => bytes > WORK_BYTES);
     const { memoryBytes, resources } = recommend('sized-large');
     t.false(memoryBytes.atLeast);

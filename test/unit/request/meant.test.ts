@@ -127,16 +127,39 @@ test('an amount that a refusal proposes is taken in the place of what was refuse
   const more = ['4000000001', '5T', '9E', '1e30', '50%', '0,5', '0.00001', 'half', ''];
   const amounts = [OWN.gpu, OWN.memory, OWN.cores, 'aliyun.com/gpu-mem', 'cnvrg.io/metagpu', 'koordinator.sh/gpu'];
   const others = ['koordinator.sh/gpu-memory', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage'];
-  const all = rules({ dialects: ['ack', 'metagpu', 'hami', 'koordinator'] });
-  for (const resource of [...amounts, ...others]) {
+  const all = rules({ dialects: ['ack', 'metagpu', 'hami', 'tke', 'koordinator', 'huawei', 'volcengine'] });
+  const ofThree = { labels: { 'volcano.sh/gpu-num': '3' } };
+  const counts = { annotations: { 'vke.volcengine.com/container-multiple-gpu': '3' } };
+  const cases: [resource: string, beside?: object, metadata?: object][] = [
+    ...[...amounts, ...others].map((resource): [string] => [resource]),
+    [OWN.memory, { [OWN.gpu]: 3 }],
+    [OWN.cores, { [OWN.gpu]: 3 }],
+    ['koordinator.sh/gpu-core', { 'koordinator.sh/gpu.shared': 3, 'koordinator.sh/gpu-memory-ratio': 150 }],
+    ['koordinator.sh/gpu-memory-ratio', { 'koordinator.sh/gpu.shared': 3 }],
+    ['koordinator.sh/gpu-memory', { 'koordinator.sh/gpu.shared': 3 }],
+    ['tencent.com/vcuda-core', { 'tencent.com/vcuda-memory': 8 }],
+    ['tencent.com/vcuda-memory', { 'tencent.com/vcuda-core': 30 }],
+    ['tke.cloud.tencent.com/qgpu-core', { 'tke.cloud.tencent.com/qgpu-memory': 8 }],
+    ['tke.cloud.tencent.com/qgpu-memory'],
+    ['volcano.sh/gpu-mem.128Mi'],
+    ['volcano.sh/gpu-mem.128Mi', {}, ofThree],
+    ['volcano.sh/gpu-core.percentage', { 'volcano.sh/gpu-mem.128Mi': 48 }, ofThree],
+    ['vke.volcengine.com/mgpu-core', { 'vke.volcengine.com/mgpu-memory': 3000 }, counts],
+    ['vke.volcengine.com/mgpu-memory', { 'vke.volcengine.com/mgpu-core': 30 }, counts],
+  ];
+  for (const [resource, beside = {}, metadata = {}] of cases) {
     for (const text of [...texts, ...more]) {
-      const found = outcome(podWith({ [resource]: text }), all);
+      const read = (amount: object) => outcome(podWith({ ...beside, ...amount }, metadata), all);
+      const found = read({ [resource]: text });
       if (!Array.isArray(found) || typeof found[0] !== 'string') continue;
       const [, own, ...amounts] =
         /write (?:(\S+\/\S+): )?"?([\d.]+[KMGT]?i?)"?(?: or "?([\d.]+[KMGT]?i?))?/.exec(proposed(found)) ?? [];
       for (const amount of amounts.filter((one) => one !== undefined)) {
-        const again = outcome(podWith({ [own ?? resource]: amount }), all);
-        t.true(Array.isArray(again) && typeof again[0] !== 'string', `${resource}: ${text} -> ${amount}: ${again}`);
+        const again = read({ [own ?? resource]: amount });
+        t.true(
+          Array.isArray(again) && typeof again[0] !== 'string',
+          `${resource}: ${text}, of ${JSON.stringify(beside)} -> ${amount}: ${again}`,
+        );
       }
     }
   }
