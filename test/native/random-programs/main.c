@@ -318,11 +318,13 @@ int main(int argc, char **argv) {
     printf("{\"wrong\":");
     if (run.wrong) printf("\"%s\",\"at\":%llu", run.wrong, (unsigned long long)now_at - (each ? each * PROCESSES : 1));
     else printf("null");
-    printf(",\"done\":%llu,\"refusals\":%llu,\"deaths\":%llu,\"births\":%llu,\"failures\":%llu,\"failedSymbols\":%u,"
-           "\"pauses\":%llu,\"checks\":%llu}\n",
+    printf(",\"failedSymbols\":[");
+    for (unsigned i = 0; i < failed_symbol_count; i++) printf("%s\"%s\"", i ? "," : "", failed_symbols[i]);
+    printf("],\"done\":%llu,\"refusals\":%llu,\"deaths\":%llu,\"births\":%llu,\"failures\":%llu,\"pauses\":%llu,"
+           "\"checks\":%llu}\n",
            (unsigned long long)run.counts.done, (unsigned long long)run.counts.refusals,
            (unsigned long long)run.counts.deaths, (unsigned long long)run.counts.births,
-           (unsigned long long)run.counts.failures, failed_symbol_count, (unsigned long long)run.counts.pauses,
+           (unsigned long long)run.counts.failures, (unsigned long long)run.counts.pauses,
            (unsigned long long)run.counts.checks);
     return run.wrong ? 1 : 0;
 }

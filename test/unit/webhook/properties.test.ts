@@ -168,29 +168,29 @@ const anyPod = fc.oneof({ weight: 2, arbitrary: pod }, { weight: 1, arbitrary: p
 
 test('for any pod: no exception, unchanged input, a right patch, an empty second pass', async (t) => {
   const kinds = { untouched: 0, patched: 0, refused: 0 };
-  await holds(
-    t,
-    fc.property(anyPod, (given) => {
-      const text = JSON.stringify(given);
-      const injection = mutatePod(given, 'team-a', configuration);
-      kinds[injection.kind] += 1;
-      if (JSON.stringify(given) !== text) throw new Error('the pod was changed');
-      if (injection.kind === 'untouched' && asks(given)) throw new Error('a pod that asks for a GPU was let through');
-      if (injection.kind !== 'patched') return;
-      const operations = diff(given, injection.pod);
-      if (operations.length === 0) throw new Error('a pod of this shape cannot have been patched before');
-      const proof = verifyPatch(given, operations, injection.pod);
-      if (!proof.ok) throw new Error(proof.error);
-      // The API server parses the patched pod again, so the second pass must not depend on identical objects.
-      const reread = JSON.parse(JSON.stringify(injection.pod));
-      const again = mutatePod(reread, 'team-a', configuration);
-      if (again.kind !== 'patched' || diff(reread, again.pod).length > 0) throw new Error('a second pass changes it');
-      if (again.record !== injection.record) throw new Error('a second pass reads another request');
-    }),
-    0.4 * REVIEWS,
-  );
+  const property = fc.property(anyPod, (given) => {
+    const text = JSON.stringify(given);
+    const injection = mutatePod(given, 'team-a', configuration);
+    kinds[injection.kind] += 1;
+    if (JSON.stringify(given) !== text) throw new Error('the pod was changed');
+    if (injection.kind === 'untouched' && asks(given)) throw new Error('a pod that asks for a GPU was let through');
+    if (injection.kind !== 'patched') return;
+    const operations = diff(given, injection.pod);
+    if (operations.length === 0) throw new Error('a pod of this shape cannot have been patched before');
+    const proof = verifyPatch(given, operations, injection.pod);
+    if (!proof.ok) throw new Error(proof.error);
+    // The API server parses the patched pod again, so the second pass must not depend on identical objects.
+    const reread = JSON.parse(JSON.stringify(injection.pod));
+    const again = mutatePod(reread, 'team-a', configuration);
+    if (again.kind !== 'patched' || diff(reread, again.pod).length > 0) throw new Error('a second pass changes it');
+    if (again.record !== injection.record) throw new Error('a second pass reads another request');
+  });
+  await holds(t, property, 0.4 * REVIEWS);
   const least = REVIEWS / 100;
-  t.true(kinds.untouched > least && kinds.patched > 10 * least && kinds.refused > 5 * least, JSON.stringify(kinds));
+  const isEnough = () => kinds.untouched > least && kinds.patched > 10 * least && kinds.refused > 5 * least;
+  // Some 137 of 4,000 are left untouched, now and then fewer than 100: they are drawn until there are enough.
+  for (let more = 0; more < 20 && !isEnough(); more += 1) await holds(t, property, 0.04 * REVIEWS);
+  t.true(isEnough(), JSON.stringify(kinds));
 });
 
 test('any patched pod has the volume, the device variable and our scheduler', async (t) => {

@@ -8,6 +8,8 @@ const BURST_STEPS = Math.round(6000 * STEPS_FACTOR);
 const LONGEST_MS = 60_000 + 60_000 * STEPS_FACTOR;
 const seeds = (from: number, count: number) => Array.from({ length: SANITIZED ? 1 : count }, (_, i) => from + i);
 
+const failed = new Set<string>();
+
 for (const seed of seeds(1, 10)) {
   test.serial(`random programs step by step: exact charges, no wrong refusal (${seed})`, async (t) => {
     t.timeout(LONGEST_MS);
@@ -16,9 +18,15 @@ for (const seed of seeds(1, 10)) {
     if (SANITIZED) return;
     t.true(result.refusals > STEPS * 0.01, 'the grant was full at times');
     t.true(result.deaths > STEPS * 0.01 && result.pauses > STEPS * 0.005);
-    t.true(result.failedSymbols >= 40, 'failures all over the driver');
+    for (const symbol of result.failedSymbols) failed.add(symbol);
   });
 }
+
+(SANITIZED ? test.skip : test.serial)('the failures of all these programs are all over the driver', (t) => {
+  t.log(failed.size, [...failed].toSorted().join());
+  // Of some 1,600 calls; one program alone has 41 to 60.
+  t.true(failed.size >= 80, [...failed].join());
+});
 
 for (const lanes of [1, 3]) {
   for (const seed of seeds(11, 5)) {
