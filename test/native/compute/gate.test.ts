@@ -322,7 +322,8 @@ test.serial('capture does not wait for a share; the launch of its graph does', a
   const before = performance.now();
   await client.must(`stream-launch ${stream} 1000`);
   const graph = await client.must(`capture-end ${stream}`);
-  t.true(performance.now() - before < 500, 'recorded');
+  // At 1 % it would wait for 20 s.
+  t.true(performance.now() - before < 10_000, 'recorded');
   const exec = await client.must(`instantiate ${graph}`);
   let done = false;
   const waiting = client.ask(`graph-launch ${exec}`).then(([result]) => {

@@ -48,6 +48,10 @@ export type RunningAgent = {
   stop(signal?: NodeJS.Signals): Promise<void>;
 };
 
+/** Without refusals to act on a sample that is too old: on a busy machine there are such, and the next sample decides. */
+export const actedOn = (records: readonly ActionRecord[]): ActionRecord[] =>
+  records.filter(({ action, refusal }) => action !== 'refuse' || refusal !== 'stale');
+
 export type AgentOptions = {
   readonly settings?: Record<string, string | number | boolean>;
   /** Settings that only a file can have. */

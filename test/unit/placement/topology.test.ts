@@ -114,9 +114,11 @@ test('64 GPUs in an order that hides the best set are placed at once', (t) => {
   const levels = Array.from({ length: 64 }, (_, one) =>
     Array.from({ length: 64 }, (__, other) => (one === other ? 0 : (one * other) % 7 > 3 ? 7 : 1)),
   );
-  const beganMs = performance.now();
+  const before = process.cpuUsage();
   t.regex(placed(asked(...Array<number>(16).fill(1000)), nodeOf(...gpusOf(levels, []))), /^main:(\d+,){15}\d+$/);
-  t.true(performance.now() - beganMs < 2000);
+  // Of a processor, which a busy machine does not always let it have.
+  const { user, system } = process.cpuUsage(before);
+  t.true(user + system < 2e6, `${user + system} us`);
 });
 
 test('of nodes the one whose GPUs reach one another best is taken, then the fullest', (t) => {

@@ -16,7 +16,7 @@ import test from 'ava';
 import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
-import { runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { actedOn, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -69,9 +69,10 @@ test.serial('a tenant that bypasses the interposer is warned and fully stopped w
     return clients.map((client) => client.alive).join() === 'true' || undefined;
   }, 'only the neighbor is left');
 
-  const actions = agent.audit().map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
+  const records = actedOn(agent.audit());
+  const actions = records.map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
   t.deepEqual(actions.slice(0, 2), ['warn rogue bypass', 'kill rogue bypass']);
-  const kill = agent.audit()[1];
+  const kill = records[1];
   t.is(kill?.limitBytes, 1024 * MIB);
   t.true((kill?.usedBytes ?? 0) > 1024 * MIB && kill?.result === 'sent');
   await eventually(

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../../../src/agent/enforcement/action-record.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { actedOn, type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -44,12 +44,23 @@ const sent = (agent: RunningAgent, action: ActionRecord['action'], pid: number) 
 const counts = (agent: RunningAgent, name: string, labels: Record<string, string>, expected: number) =>
   eventually(async () => ((await agent.metric(name, labels)) ?? 0) === expected || undefined, `${name} is ${expected}`);
 
-async function softRound(
-  t: ExecutionContext,
-  node: SimulatedNode,
-  name: string,
-  how: { readonly dieAt?: number; readonly after: 'warn' | 'close-gate' | 'terminate' },
-) {
+type How = { readonly dieAt?: number; readonly after: 'warn' | 'close-gate' | 'terminate' };
+
+/** More would be a machine on which nothing can be said of the time between two steps. */
+const MOST_TRIES = 10;
+
+/** A round in which the agent was killed before the step after that one: on a busy machine it may be quicker than this
+ * process. */
+async function softRound(t: ExecutionContext, node: SimulatedNode, name: string, how: How) {
+  for (let tries = 0; tries < MOST_TRIES; tries += 1) {
+    const round = await softTry(t, node, `${name}-${tries}`, how);
+    if (round !== undefined) return round;
+    t.log(`${name}: the agent went on before it was killed`);
+  }
+  throw new Error(`${name}: the agent was never killed in time`);
+}
+
+async function softTry(t: ExecutionContext, node: SimulatedNode, name: string, how: How) {
   const settings = {
     intervalMs: 100,
     urgentIntervalMs: 100,
@@ -71,11 +82,24 @@ async function softRound(
   await tell(rogue, `alloc ${400 * MIB}`);
   let end = 'died';
   await written(first, how.after);
+  const isNewest = () => actedOn(first.audit()).at(-1)?.action === how.after;
+  let isInTime: boolean;
   if (how.dieAt === undefined) {
     await first.stop('SIGKILL');
+    isInTime = isNewest();
   } else {
     writeFileSync(when, '');
+    isInTime = isNewest();
     end = await exited;
+  }
+  if (!isInTime) {
+    rogue.child.kill('SIGTERM');
+    await rogue.ended;
+    await eventually(
+      () => !node.usage().clients.some(({ command, alive }) => alive && command === 'client') || undefined,
+      'it is gone',
+    );
+    return undefined;
   }
   const asks = () => first.audit().filter(({ action }) => action === 'terminate').length;
   const asksBefore = end === 'died' ? asks() : 0;
@@ -85,7 +109,7 @@ async function softRound(
   const lines = readFileSync(join(next.state, 'audit.log'), 'utf8').trim().split('\n');
   for (const line of lines) t.notThrows(() => JSON.parse(line));
   // Its release follows, before or after this look.
-  const upToKill = next.audit().filter(({ action }) => action !== 'released');
+  const upToKill = actedOn(next.audit()).filter(({ action }) => action !== 'released');
   const all = upToKill.map(({ action, result }) => `${action} ${result}`);
   t.is(sent(next, 'kill', pid).length, 1, `${name}: ${all}`);
   t.true(sent(next, 'terminate', pid).length <= 1, `${name}: ${all}`);
@@ -162,11 +186,18 @@ for (const [what, dieAt] of [
     if (dieAt === 0) first.child.kill('SIGKILL');
     else writeFileSync(when, '');
     await died;
+    const before = actedOn(first.audit()).length;
     const next = await startAgent(t, node, { settings, state: first.state });
     t.is((await rogue.ended).code, 137);
     await written(next, 'kill');
-    const all = next.audit().map(({ action, result, reason }) => `${action} ${result} ${reason}`);
-    t.deepEqual(all.slice(0, 2), ['warn done over-share', 'close-gate done over-share']);
+    const all = actedOn(next.audit()).map(({ action, result, reason }) => `${action} ${result} ${reason}`);
+    // Where others have the processors it may come to use less than is suspected for a while, and is warned anew.
+    t.is(all[0], 'warn done over-share');
+    t.is(all[before - 1], 'close-gate done over-share');
+    t.deepEqual(
+      all.slice(0, before).filter((one) => !/^(warn|close-gate) done over-share$|^open-gate done none$/.test(one)),
+      [],
+    );
     const kills = next.audit().filter(({ action }) => action === 'kill');
     const hits = kills.flatMap(({ processes }) =>
       processes.filter(({ result }) => result === 'sent').map(({ pid }) => pid),
@@ -176,7 +207,7 @@ for (const [what, dieAt] of [
       kills.map(({ result }) => result),
       dieAt === 0 ? ['sent'] : dieAt === 3 ? ['interrupted', 'sent'] : ['interrupted'],
     );
-    if (dieAt === 0) t.is(all[2], 'open-gate done none');
+    if (dieAt === 0) t.is(all[before], 'open-gate done none');
     const labels = { decision: 'killed', reason: 'over-share' };
     await counts(next, 'cotenant_enforcement_decisions_total', labels, kills.length);
     t.log(all.join(', '));

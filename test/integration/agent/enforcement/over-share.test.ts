@@ -6,7 +6,7 @@ import { ask } from '../../../../src/cli/lib/agent-client.ts';
 import { startClient } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
 import { sharesOf } from '../../../support/native/shares.ts';
-import { type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
+import { actedOn, type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
 /** The preload is what brings the gate in. Memory stays within the grant. */
@@ -64,7 +64,7 @@ test('a tenant that bypasses the gate is stopped; one lent more than its share i
   const { code } = await rogue.ended;
   t.is(code, 137);
   t.log(`stopped after ${(Date.now() - from) / 1000} s`);
-  const records = agent.audit();
+  const records = actedOn(agent.audit());
   const killed = records.findIndex(({ action }) => action === 'kill');
   const steps = records.slice(0, killed + 1).map(({ action, pod, reason }) => `${action} ${pod} ${reason}`);
   t.is(steps[0], 'warn rogue over-share');

@@ -5,7 +5,7 @@ import test from 'ava';
 import { describeWatch, isWithin, startWatch, stopping } from '../../../support/machine/scheduling-delays.ts';
 import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
-import { runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
+import { actedOn, runTenant, seriesOf, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -93,8 +93,7 @@ test('a graphics process is attributed, counted and stopped like others', async 
   const taken = over();
   t.true(isWithin(WITHIN_MS, taken), `stopped ${describeWatch(taken)}`);
   t.deepEqual(
-    agent
-      .audit()
+    actedOn(agent.audit())
       .map(({ action, pod, reason }) => `${action} ${pod} ${reason}`)
       .slice(0, 2),
     ['warn drawing bypass', 'kill drawing bypass'],

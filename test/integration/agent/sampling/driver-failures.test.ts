@@ -8,7 +8,7 @@ import { ask } from '../../../../src/cli/lib/agent-client.ts';
 import { OUT_OF_MEMORY } from '../../../support/native/client.ts';
 import { gpuOf } from '../../../support/native/listed-processes.ts';
 import { BUILD, eventually, startNode, temporaryFolder } from '../../../support/native/node.ts';
-import { type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
+import { actedOn, type RunningAgent, runTenant, startAgent, tell } from '../../../support/product/agent.ts';
 import { MIB } from '../../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
@@ -83,7 +83,7 @@ test('a GPU out of sight cancels no stop in progress and counts as no released m
   });
   const rogue = runTenant(t, node, agent, ['--gpu-memory', '256Mi', '--name', 'rogue'], [...DODGE, CLIENT]);
   for (const command of ['init', 'context 0', `alloc ${512 * MIB}`]) await tell(rogue, command);
-  const done = () => agent.audit().map(({ action }) => action);
+  const done = () => actedOn(agent.audit()).map(({ action }) => action);
   await eventually(() => done().includes('close-gate') || undefined, 'its gate is closed');
   node.control('lose', '0');
   await eventually(async () => (await agent.snapshot())?.devices[0]?.gpu.healthy === false || undefined, 'it is lost');
