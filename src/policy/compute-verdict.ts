@@ -57,6 +57,8 @@ export type ShareVerdict =
 /** The shorter window; the longer one is ten times as long. */
 export const DEFAULT_SHARE_SECONDS = 60;
 const LONGER = 10;
+/** In longer windows: a suspicion so soon after another one is not the first. The longer window begins anew after each. */
+const SOON = 2;
 
 /** A lower bound for all drivers. Each sample names one process, however many ran meanwhile. */
 const SAMPLES_PER_SECOND = 6;
@@ -97,7 +99,7 @@ export function watchShare(before: ShareWatch | undefined, look: ShareLook, wind
 
 /** Long after the last suspicion the next one counts as the first. */
 function oneMore({ account, last }: ShareWatch, use: ShareUse, windowSeconds: number): ShareAccount {
-  if (account && last.atMs - account.openedMs <= LONGER * windowSeconds * 1000)
+  if (account && last.atMs - account.openedMs <= SOON * LONGER * windowSeconds * 1000)
     return { ...account, suspicions: account.suspicions + 1 };
   return {
     fromMs: last.atMs - use.seconds * 1000,
@@ -187,7 +189,11 @@ export function shareSeenAs(ratio: number, seconds: number): number {
   return ratio + (DOUBT / 3 + Math.sqrt((DOUBT / 3) ** 2 + 2 * DOUBT * samples * variance)) / samples;
 }
 
-/** The result of the closed gate, after the time in which its earlier use would show. */
+/**
+ * The result of the closed gate, after the time in which its earlier use would show. What the arbiter charges meanwhile
+ * is allowed for as long as over the longer window: a launch that was made before. A container can report use without
+ * end.
+ */
 function test(
   { looks, last }: ShareWatch,
   { usedRatio }: ShareUse,
@@ -196,7 +202,8 @@ function test(
   const closedMs = looks[0]?.atMs ?? last.atMs;
   const settled = looks.find(({ atMs }) => atMs >= closedMs + SETTLING * windowSeconds * 1000);
   if (!settled) return 'running';
-  const uncharged = last.usedSeconds - settled.usedSeconds - (last.chargedSeconds - settled.chargedSeconds);
+  const chargedSeconds = Math.min(last.chargedSeconds - settled.chargedSeconds, windowSeconds);
+  const uncharged = last.usedSeconds - settled.usedSeconds - chargedSeconds;
   if (uncharged >= PROOF_SECONDS) return 'failed';
   const needed = (2 * PROOF_SECONDS) / usedRatio;
   const seconds = Math.min(Math.max(needed, SHORTEST_TEST * windowSeconds), LONGEST_TEST * windowSeconds);

@@ -105,17 +105,19 @@ test('a program in step with the samples is suspected, and passes the closed-gat
 });
 
 /** Flat out past the gate, and idle for as long as the gate is closed: what it had of the GPU, and how often its gate
- * was closed. */
+ * was closed. `charged`: what its page reports of that. */
 function pausing(
   limit: number,
   seconds: number,
+  charged = 0,
 ): { readonly ratio: number; readonly closed: number; readonly killed: boolean } {
   let [usedSeconds, closed, suspectedMs] = [0, 0, Number.POSITIVE_INFINITY];
   let gateClosed = false;
   let watching: ShareWatch | undefined;
   for (let atMs = 1000; atMs <= seconds * 1000; atMs += 1000) {
     if (!gateClosed) usedSeconds += 1;
-    const look = { atMs, usedSeconds, chargedSeconds: 0, limitRatio: limit, gateClosed, gaps: 0 };
+    const chargedSeconds = charged * usedSeconds;
+    const look = { atMs, usedSeconds, chargedSeconds, limitRatio: limit, gateClosed, gaps: 0 };
     watching = watchShare(watching, look, WINDOW);
     const { severity } = judgeShare('GPU-0', watching, WINDOW);
     if (severity === 'hard') return { ratio: usedSeconds / seconds, closed, killed: true };
@@ -133,6 +135,15 @@ test('a program that pauses at a closed gate passes the test, within its share',
     t.false(killed, `${limit}`);
     t.true(closed > 1, `${limit}: its gate was closed ${closed} times`);
     // And what it has until the second suspicion has lasted, and until the next one after the account is even.
+    t.true(ratio <= limit + 0.03, `${limit}: it had ${ratio}`);
+  }
+});
+
+test('one whose page reports all that it uses is held to its share, too', (t) => {
+  for (const limit of [0.05, 0.3, 0.5]) {
+    const { ratio, closed, killed } = pausing(limit, 24 * 3600, 1);
+    t.false(killed, `${limit}`);
+    t.true(closed > 1, `${limit}: its gate was closed ${closed} times`);
     t.true(ratio <= limit + 0.03, `${limit}: it had ${ratio}`);
   }
 });
@@ -237,6 +248,28 @@ test('at a closed gate pausing passes, going on fails, and a running launch may 
     'within',
     'a gate that was closed for another reason is no test',
   );
+});
+
+test('past a closed gate use that a container reports is allowed as long as one launch', (t) => {
+  // It has no gate, and its page reports all that it uses: suspected over ten windows, it passes the first test.
+  let [usedSeconds, suspectedMs, closed] = [0, Number.POSITIVE_INFINITY, 0];
+  let gateClosed = false;
+  let watching: ShareWatch | undefined;
+  const verdicts: string[] = [];
+  for (let atMs = 0; atMs <= 1800 * 1000 && verdicts.at(-1) !== 'hard'; atMs += 1000) {
+    usedSeconds += 1;
+    const use = { usedSeconds, chargedSeconds: usedSeconds, gateClosed };
+    watching = watchShare(watching, look(atMs / 1000, 0, use), WINDOW);
+    const { severity } = judgeShare('GPU-0', watching, WINDOW);
+    if (severity !== verdicts.at(-1)) verdicts.push(severity);
+    suspectedMs = severity === 'within' ? Number.POSITIVE_INFINITY : Math.min(suspectedMs, atMs);
+    const closes = atMs - suspectedMs >= 5000;
+    if (closes && !gateClosed) closed += 1;
+    gateClosed = severity !== 'within' && (gateClosed || closes);
+  }
+  t.deepEqual(verdicts, ['within', 'soft', 'within', 'soft', 'hard']);
+  t.is(closed, 2);
+  t.true(usedSeconds <= 2 * 600 + 2 * 15 + 10 + 65, `${usedSeconds} s`);
 });
 
 test('the shorter the time, the larger a share may look', (t) => {
