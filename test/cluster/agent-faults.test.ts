@@ -174,9 +174,11 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
       t.true(isThere(one), `${one.name} within its grant goes on`);
       await kubelet.stop(one);
     }
-    const tooLittle = next() < 0.3;
+    // One of each at least, whatever is drawn.
+    const isLast = count === PODS - 1;
+    const tooLittle = next() < 0.3 || (isLast && over.length === 0);
     (tooLittle ? over : within).push(await kubelet.run(count, tooLittle ? TOO_LITTLE_MIB : ENOUGH_MIB));
-    if (next() < 0.3) {
+    if (next() < 0.3 || (isLast && erased === 0)) {
       // As another writer of the Node, which does not know the annotation.
       erased += 1;
       await api.must('PATCH', `/api/v1/nodes/${NODE}`, { metadata: { annotations: { [GPUS_ANNOTATION]: null } } });

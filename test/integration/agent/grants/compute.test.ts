@@ -61,6 +61,8 @@ test('fixed shares hold, a tenant without one yields, and a new agent continues'
       ((await next.metric('cotenant_container_sm_charged_seconds_total', { pod: 'quarter' })) ?? 0) > 0 || undefined,
     'the next agent knows it',
   );
+  // What it had saved of its own credit, a quantum at most, is in the first window.
+  await sharesOf(node, [quarter]);
   await hold(t, node, [quarter], [25]);
   await next.stop();
 

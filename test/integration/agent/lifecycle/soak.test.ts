@@ -46,8 +46,10 @@ type Times = { readonly took: Quantiles; readonly own: Quantiles };
 type Facts = {
   readonly honest: readonly Churned[];
   readonly strangers: Churned;
-  /** Most that was published of a tenant who keeps to the grant, and what its processes may have. */
-  readonly honestMib: { readonly published: number; readonly held: number };
+  /** Most that was published of a tenant who keeps to the grant, what its processes may have, and the most that one of
+   * them had by the simulator's count: a node that is late frees the memory of a process after the next one has its
+   * own. */
+  readonly honestMib: { readonly published: number; readonly held: number; readonly peak: number };
   readonly offenders: readonly {
     readonly name: string;
     readonly code: number | null;
@@ -116,7 +118,9 @@ testUnless(namespacesReason())(
     t.log(
       `${started} processes on ${pids} pids, ${failed} without a GPU; ${disturbed.length} bad times: ${disturbed.join(', ')}`,
     );
-    t.log(`agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors`);
+    t.log(
+      `agent: ${JSON.stringify(rssMib)} MiB, ${descriptors.after} descriptors; honest: ${JSON.stringify(honestMib)} MiB`,
+    );
     t.log(`${scrapes.count} scrapes of ${scrapes.series} series, ms: ${JSON.stringify(scrapes)}`);
     for (const { name, kind, taken } of offenders.slice(0, 50))
       t.log(`${name}, ${kind}: stopped ${taken && describeWatch(taken)}`);
@@ -133,10 +137,8 @@ testUnless(namespacesReason())(
       all.map(() => 0),
       'a wrong kill',
     );
-    t.true(
-      honestMib.published > honestMib.held / 2 && honestMib.published <= honestMib.held,
-      JSON.stringify(honestMib),
-    );
+    const most = Math.max(honestMib.held, honestMib.peak);
+    t.true(honestMib.published > honestMib.held / 2 && honestMib.published <= most, JSON.stringify(honestMib));
     const names = offenders.map(({ name }) => name).toSorted();
     t.true(names.length > 0);
     t.deepEqual([...new Set(stopped)].toSorted(), names, 'whom the agent says that it stopped');
