@@ -158,12 +158,13 @@ async function runContainer(engine: Wrapped, parsed: Parsed): Promise<number> {
   )
     throw new UsageError(`--gpu-memory, -m: cotenant's options come directly after "${engine} run"`);
   if (args.length === 0) throw new UsageError('the image is missing');
+  const share = byVariables ?? shareOf(parsed, sharesOf(parsed));
   const folder = stateFolder(parsed);
   const self = loadNative().readProcess(process.pid);
   if (!self) throw new Error('/proc cannot be read');
   const name = nameIn(options) ?? engine;
   const body: GrantBody = {
-    ...(byVariables ?? shareOf(parsed, sharesOf(parsed))),
+    ...share,
     ...{ name, container: engine, forContainer: true, pid: process.pid, startTicks: self.startTicks },
   };
   const grant = await askForGrant<ContainerAnswer>(folder, body);

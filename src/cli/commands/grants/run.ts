@@ -39,11 +39,10 @@ export const run: Command = {
   async run(parsed) {
     const command = parsed.operands;
     if (command.length === 0) throw new UsageError('the command is missing; write it after --');
-    const folder = stateFolder(parsed);
-    const native = loadNative();
-    const self = native.readProcess(process.pid);
-    if (!self) throw new Error('/proc cannot be read');
     const share = shareOf(parsed);
+    const folder = stateFolder(parsed);
+    const self = loadNative().readProcess(process.pid);
+    if (!self) throw new Error('/proc cannot be read');
     const name = text(parsed, 'name') ?? basename(command[0] ?? '');
     const body: GrantBody = {
       name,
