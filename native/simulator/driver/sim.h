@@ -191,6 +191,8 @@ void sim_physical_end_if_unused(struct sim_physical *physical); /* frees it when
 int sim_fabric_allowed(int device);
 int sim_fabric_export(struct sim_physical *physical, void *out);
 int sim_fabric_import(const void *from, struct sim_reply *reply, int *memfd);
+int sim_fabric_export_pool(int device, void *out);
+int sim_fabric_import_pool(const void *from, uint32_t *gpu);
 
 /* memory/arrays.c */
 /* A mipmapped array over memory of another object. */

@@ -2,6 +2,8 @@
 #define SUBJECT "shared-pools"
 #include "../memory.h"
 
+#include <string.h>
+
 static CUmemoryPool pool_of(int type, int id, int handles) {
     CUmemPoolProps props = {
         .alloc_type = CU_MEM_ALLOCATION_TYPE_PINNED, .handle_types = handles, .location = {.type = type, .id = id}};
@@ -140,4 +142,92 @@ RULE(import_bad_descriptor, .source = DRIVER_API "Stream Ordered Memory Allocato
     FAILS(cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     FAILS(
         cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)999, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+}
+
+/* ---- by fabric handles ---- */
+
+static CUmemoryPool fabric_pool(int handles) {
+    CUmemPoolProps props = {.alloc_type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .handle_types = handles,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUmemoryPool pool = NULL;
+    primary_context();
+    NEEDS(device_attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES) & CU_MEM_HANDLE_TYPE_FABRIC,
+          "no pools with fabric handles");
+    CUresult result = cuMemPoolCreate(&pool, &props);
+    NEEDS(result != CUDA_ERROR_NOT_PERMITTED, "no IMEX channel");
+    OK(result);
+    return pool;
+}
+
+#define POOL_SHARING "cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle"
+
+/* A pool made for fabric handles is exported and imported by 64 bytes, and its memory read through the import. */
+RULE(fabric_export, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolExportToShareableHandle",
+     .calls = POOL_SHARING " cuMemPoolExportPointer cuMemPoolImportPointer") {
+    CUmemoryPool pool = fabric_pool(CU_MEM_HANDLE_TYPE_FABRIC), other = NULL;
+    struct {
+        CUmemFabricHandle handle;
+        unsigned char behind[64];
+    } out;
+    CUmemPoolPtrExportData data;
+    CUdeviceptr p, q;
+    unsigned char back = 0;
+    memset(&out, 0xee, sizeof out);
+    OK(cuMemPoolExportToShareableHandle(&out, pool, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    for (unsigned i = 0; i < sizeof out.behind; i++) SAME(0xee, out.behind[i]);
+    OK(cuMemPoolImportFromShareableHandle(&other, &out.handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    OK(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL));
+    OK(cuMemsetD8Async(p, 41, MIB, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemPoolExportPointer(&data, p));
+    OK(cuMemPoolImportPointer(&q, other, &data));
+    OK(cuMemcpyDtoH_v2(&back, q + 100, 1));
+    SAME(41, back);
+    OK(cuMemFree_v2(q));
+    OK(cuMemFreeAsync(p, NULL));
+}
+
+/* A pool is exported by the types of handles alone that it was made for. */
+RULE(fabric_not_asked_for, .source = GUIDE "Creating and Sharing IPC Memory Pools", .calls = POOL_SHARING) {
+    CUmemFabricHandle handle;
+    int fd;
+    FAILS(cuMemPoolExportToShareableHandle(&fd, fabric_pool(CU_MEM_HANDLE_TYPE_FABRIC),
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    FAILS(cuMemPoolExportToShareableHandle(&handle, fabric_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                                           CU_MEM_HANDLE_TYPE_FABRIC, 0));
+}
+
+/* Types of handles are bits: a pool may be made for both. */
+RULE(fabric_beside_a_descriptor, .source = DRIVER_API "Stream Ordered Memory Allocator, CUmemPoolProps",
+     .calls = POOL_SHARING) {
+    int both = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC, fd = -1;
+    CUmemoryPool pool = fabric_pool(both), other;
+    CUmemFabricHandle handle;
+    OK(cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemPoolExportToShareableHandle(&handle, pool, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    OK(cuMemPoolImportFromShareableHandle(&other, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    OK(cuMemPoolImportFromShareableHandle(&other, &handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+}
+
+/* By the attribute of a pointer a program finds how its memory may be exported: a pool's as the pool. */
+RULE(fabric_pointer_types, .source = DRIVER_API "Unified Addressing, cuPointerGetAttribute",
+     .calls = "cuMemAllocFromPoolAsync cuPointerGetAttribute") {
+    CUmemoryPool pool = fabric_pool(CU_MEM_HANDLE_TYPE_FABRIC);
+    unsigned long long types = 0;
+    CUdeviceptr p;
+    OK(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p));
+    SAME(CU_MEM_HANDLE_TYPE_FABRIC, types);
+}
+
+/* A handle that is none is not imported. */
+RULE(fabric_forged, .source = DRIVER_API "Stream Ordered Memory Allocator, cuMemPoolImportFromShareableHandle",
+     .calls = POOL_SHARING) {
+    CUmemFabricHandle handle;
+    CUmemoryPool other;
+    OK(cuMemPoolExportToShareableHandle(&handle, fabric_pool(CU_MEM_HANDLE_TYPE_FABRIC), CU_MEM_HANDLE_TYPE_FABRIC, 0));
+    for (unsigned i = 0; i < sizeof handle.data; i++) handle.data[i] = (unsigned char)~handle.data[i];
+    FAILS(cuMemPoolImportFromShareableHandle(&other, &handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
 }

@@ -129,9 +129,9 @@ static const int COMMON[][2] = {
     {95, 1},      {112, 1},         {121, 1},
     {97, 101376}, {99, 1},          {102, 1},
     {103, 1},     {106, 24},        {111, 1024},
-    {115, 1},     {119, 1},         {122, 0},
-    {130, 0},     {131, -1},        {134, -1},
-    {142, 1},     {144, 1},
+    {115, 1},     {122, 0},         {130, 0},
+    {131, -1},    {134, -1},        {142, 1},
+    {144, 1},
 };
 
 SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device device) {
@@ -150,6 +150,9 @@ SIM_EXPORT abi_result cuDeviceGetAttribute(int *value, int attribute, abi_device
     case 50: *value = (int)facts->pci_domain; return ABI_SUCCESS;
     case 75: *value = (int)facts->cc_major; return ABI_SUCCESS;
     case 76: *value = (int)facts->cc_minor; return ABI_SUCCESS;
+    case 119:
+        *value = ABI_HANDLE_POSIX_FD | (facts->cc_major >= SIM_FABRIC_CC ? ABI_HANDLE_FABRIC : 0);
+        return ABI_SUCCESS;
     case 128: *value = facts->cc_major >= SIM_FABRIC_CC; return ABI_SUCCESS;
     default: break;
     }

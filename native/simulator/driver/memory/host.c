@@ -136,6 +136,11 @@ static int attribute_of_host(void *data, int attribute, abi_devptr pointer, cons
     }
 }
 
+static int handle_types(const struct sim_region *region, const struct sim_physical *physical) {
+    if (region->kind == SIM_CHUNK) return region->pool->handle_types;
+    return physical ? physical->prop.requested_handle_types : 0;
+}
+
 /* Under sim.lock. Several small allocations share a block, in which each begins at another unit. */
 static int attribute_of_region(void *data, int attribute, abi_devptr pointer, struct sim_region *region) {
     abi_devptr start = sim_region_address(region);
@@ -161,7 +166,7 @@ static int attribute_of_region(void *data, int attribute, abi_devptr pointer, st
     case ABI_POINTER_MAPPED: return SET(unsigned, mapped);
     case SYNC_MEMOPS: return SET(unsigned, region->sync_memops);
     case IPC_CAPABLE: return SET(unsigned, region->kind == SIM_LARGE || region->kind == SIM_SMALLS);
-    case HANDLE_TYPES: return SET(uint64_t, physical ? physical->prop.requested_handle_types : 0);
+    case HANDLE_TYPES: return SET(uint64_t, handle_types(region, physical));
     case POOL: return SET(void *, region->kind == SIM_CHUNK ? region->pool : NULL);
     default: return attribute > 0 && attribute <= MOST_ATTRIBUTE ? ABI_ERROR_NOT_SUPPORTED : ABI_ERROR_INVALID_VALUE;
     }

@@ -253,14 +253,15 @@ SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props
         return ABI_ERROR_INVALID_VALUE;
     if (device == SIM_HOST && (props->handle_types || !sim_is_host_node(&props->location)))
         return ABI_ERROR_INVALID_VALUE;
-    if (props->handle_types & ~ABI_HANDLE_POSIX_FD) return ABI_ERROR_NOT_SUPPORTED;
+    if (props->handle_types & ~(ABI_HANDLE_POSIX_FD | ABI_HANDLE_FABRIC)) return ABI_ERROR_NOT_SUPPORTED;
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
+    if (props->handle_types & ABI_HANDLE_FABRIC) SIM_TRY(sim_fabric_allowed(device));
     pthread_mutex_lock(&sim.lock);
     abi_location place = {ABI_LOCATION_DEVICE, device};
     if (device == SIM_HOST) place = props->location;
     struct sim_pool *pool = sim_pool_new(device, &place);
     if (pool) pool->max_bytes = props->max_size;
-    if (pool) pool->exportable = props->handle_types & ABI_HANDLE_POSIX_FD;
+    if (pool) pool->handle_types = props->handle_types;
     pthread_mutex_unlock(&sim.lock);
     if (!pool) return ABI_ERROR_OUT_OF_MEMORY;
     *out = (abi_pool)pool;

@@ -10,8 +10,9 @@ struct sim_pool {
     int device; /* SIM_HOST: host memory; SIM_NO_DEVICE: a managed one that nothing was allocated from */
     abi_location location;
     bool is_default, destroyed, managed;
-    bool exportable, imported; /* an imported pool cannot allocate: its owner's pointers are opened through it */
-    bool reuses[3];            /* as the program set them; freed memory is used again in any case */
+    int handle_types; /* by which it can be exported */
+    bool imported;    /* it cannot allocate: its owner's pointers are opened through it */
+    bool reuses[3];   /* as the program set them; freed memory is used again in any case */
     uint64_t max_bytes, release_threshold;
     uint64_t reserved, reserved_high, used, used_high;
     uint64_t freed_after[SIM_MAX_GPUS]; /* the last item in a stream of a free, by GPU */

@@ -1,4 +1,5 @@
-/* Pools shared between processes: the exported file names the GPU, the exported pointers say the rest. */
+/* Pools shared between processes: the exported file or fabric handle names the GPU, the exported pointers say the rest.
+ */
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,15 +11,8 @@ struct pool_file {
     uint32_t gpu;
 };
 
-SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
-    SIM_ENTER("cuMemPoolExportToShareableHandle");
-    struct sim_pool *pool = (struct sim_pool *)handle;
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    bool known = sim_is_pool(pool) && pool->exportable;
-    struct pool_file file = {SIM_POOL_MAGIC, known ? sim.gpu_of[pool->device] : 0};
-    pthread_mutex_unlock(&sim.lock);
-    if (!known) return ABI_ERROR_INVALID_VALUE;
+static int export_file(uint32_t gpu, void *out) {
+    struct pool_file file = {SIM_POOL_MAGIC, gpu};
     int fd = memfd_create("simulated-pool", MFD_CLOEXEC);
     if (fd < 0 || write(fd, &file, sizeof file) != sizeof file) {
         if (fd >= 0) close(fd);
@@ -28,16 +22,39 @@ SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handl
     return ABI_SUCCESS;
 }
 
+static int import_file(int fd, uint32_t *gpu) {
+    struct pool_file file;
+    if (pread(fd, &file, sizeof file, 0) != sizeof file || file.magic != SIM_POOL_MAGIC) return ABI_ERROR_INVALID_VALUE;
+    *gpu = file.gpu;
+    return ABI_SUCCESS;
+}
+
+static bool is_one_type(int type) {
+    return type == ABI_HANDLE_POSIX_FD || type == ABI_HANDLE_FABRIC;
+}
+
+SIM_EXPORT abi_result cuMemPoolExportToShareableHandle(void *out, abi_pool handle, int type, unsigned long long flags) {
+    SIM_ENTER("cuMemPoolExportToShareableHandle");
+    struct sim_pool *pool = (struct sim_pool *)handle;
+    if (!out || flags || !is_one_type(type)) return ABI_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim.lock);
+    bool known = sim_is_pool(pool) && pool->handle_types & type;
+    int device = known ? pool->device : 0;
+    pthread_mutex_unlock(&sim.lock);
+    if (!known) return ABI_ERROR_INVALID_VALUE;
+    return type == ABI_HANDLE_FABRIC ? sim_fabric_export_pool(device, out) : export_file(sim.gpu_of[device], out);
+}
+
 SIM_EXPORT abi_result cuMemPoolImportFromShareableHandle(abi_pool *out, void *handle, int type,
                                                          unsigned long long flags) {
     SIM_ENTER("cuMemPoolImportFromShareableHandle");
-    struct pool_file file;
-    if (!out || flags || type != ABI_HANDLE_POSIX_FD) return ABI_ERROR_INVALID_VALUE;
-    if (pread((int)(intptr_t)handle, &file, sizeof file, 0) != sizeof file || file.magic != SIM_POOL_MAGIC)
-        return ABI_ERROR_INVALID_VALUE;
+    uint32_t gpu;
+    if (!out || flags || !is_one_type(type)) return ABI_ERROR_INVALID_VALUE;
+    SIM_TRY(type == ABI_HANDLE_FABRIC ? sim_fabric_import_pool(handle, &gpu)
+                                      : import_file((int)(intptr_t)handle, &gpu));
     int device = -1;
     for (int i = 0; i < sim.device_count; i++) {
-        if (sim.gpu_of[i] == file.gpu) device = i;
+        if (sim.gpu_of[i] == gpu) device = i;
     }
     if (device < 0) return ABI_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&sim.lock);
@@ -54,7 +71,7 @@ SIM_EXPORT abi_result cuMemPoolExportPointer(abi_pool_pointer *out, abi_devptr p
     if (!out) return ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
-    bool fits = region && region->kind == SIM_CHUNK && region->pool->exportable;
+    bool fits = region && region->kind == SIM_CHUNK && region->pool->handle_types;
     int result = fits ? sim_share(pointer, &place) : ABI_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;

@@ -19,7 +19,7 @@ SIM_EXPORT abi_result cuMemPoolGetAttribute(abi_pool handle, int attribute, void
     else if (attribute == ABI_POOL_USED_HIGH) *(uint64_t *)value = pool->used_high;
     else if (attribute == ALLOCATION_TYPE)
         *(int *)value = pool->managed ? ABI_ALLOCATION_MANAGED : ABI_ALLOCATION_PINNED;
-    else if (attribute == HANDLE_TYPES) *(int *)value = pool->exportable && !pool->imported ? ABI_HANDLE_POSIX_FD : 0;
+    else if (attribute == HANDLE_TYPES) *(int *)value = pool->handle_types;
     else if (attribute == LOCATION_ID) *(int *)value = pool->location.id;
     else if (attribute == LOCATION_TYPE) *(int *)value = pool->location.type;
     else if (attribute == MAX_SIZE) *(uint64_t *)value = pool->max_bytes;

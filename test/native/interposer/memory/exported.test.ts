@@ -29,6 +29,33 @@ async function container(t: ExecutionContext, processes: number) {
 
 const free = async (client: Client) => (await client.ask('info'))[1];
 
+type Measured = ReturnType<ReturnType<typeof loadNative>['readLedger']>['slots'][number];
+
+/** What the agent does with the driver's count for each process. */
+function measuring(t: ExecutionContext, folder: string) {
+  const native = loadNative();
+  const file = openSync(join(folder, 'ledger'), 'r');
+  const page = openSync(join(folder, 'limits'), 'r+');
+  t.teardown(() => {
+    closeSync(file);
+    closeSync(page);
+  });
+  return (bytesOf: (slot: Measured) => number) => {
+    const entries = native.readLedger(file, 64, 1).slots.flatMap((slot) =>
+      slot.gpus.map(({ signature, heldBytes }, gpu) => ({
+        slot: slot.index,
+        gpu,
+        stamp: slot.stamp,
+        residualBytes: bytesOf(slot) - heldBytes,
+        releasedBytes: 0,
+        signature,
+        deadStamp: 0n,
+      })),
+    );
+    native.writeFeedback(page, 1, entries);
+  };
+}
+
 type Shared = { readonly giveUp: () => Promise<void>; readonly close: () => Promise<void> };
 const FORMS: Record<string, (owner: Client, other: Client) => Promise<Shared>> = {
   'a descriptor': async (owner, other) => {
@@ -105,33 +132,8 @@ for (const [form, share] of Object.entries(FORMS)) {
     const { giveUp } = await share(owner, other);
     await giveUp();
     t.is(await free(owner), LEFT - SHARED);
-    const native = loadNative();
-    const file = openSync(join(grant.folder, 'ledger'), 'r');
-    const page = openSync(join(grant.folder, 'limits'), 'r+');
-    t.teardown(() => {
-      closeSync(file);
-      closeSync(page);
-    });
     // The driver counts it for the consumer, as the agent finds.
-    const measure = () => {
-      const slots = native.readLedger(file, 64, 1).slots;
-      const entries = slots.flatMap((slot) =>
-        slot.gpus.map(({ signature }, gpu) => {
-          const residualBytes = slot.pid === owner.pid ? -SHARED : SHARED;
-          return {
-            slot: slot.index,
-            gpu,
-            stamp: slot.stamp,
-            residualBytes,
-            releasedBytes: 0,
-            signature,
-            deadStamp: 0n,
-          };
-        }),
-      );
-      native.writeFeedback(page, 1, entries);
-    };
-    measure();
+    measuring(t, grant.folder)(({ pid }) => (pid === owner.pid ? CONTEXT : CONTEXT + SHARED));
     t.is(await free(owner), LEFT - SHARED, 'counted once, for the consumer');
     t.is((await owner.ask(`alloc ${SHARED}`))[0], OUT_OF_MEMORY);
     await owner.must(`alloc ${LEFT - SHARED}`);
@@ -188,6 +190,34 @@ test('memory given up to another container by a fabric handle is free at once', 
   t.is(await free(stranger), LEFT, 'charged once');
   await shared?.giveUp();
   t.is(await free(owner), LEFT);
+});
+
+// The bytes name the memory, and NVIDIA promises nothing of them: another process may export its import by others, which
+// their first exporter does not know.
+test('memory that comes back by other bytes is charged until the agent counts it', async (t) => {
+  const { node, grant, owner, other } = await container(t, 2);
+  const [, at = 0, handle = 0] = await owner.ask(`vmm ${SHARED} ${FABRIC}`);
+  const [, ...exported] = await owner.ask(`export-fabric ${handle}`);
+  const imported = await other.must(`import-fabric ${exported.join(' ')}`);
+  const [result, ...again] = await other.ask(`export-fabric ${imported}`);
+  t.is(result, 0);
+  t.notDeepEqual(again, exported);
+  const back = await owner.must(`import-fabric ${again.join(' ')}`);
+  t.is(await free(owner), LEFT - SHARED, 'charged once');
+  await other.must(`unhandle ${imported}`);
+  await owner.must(`unmap ${at} ${SHARED}`);
+  await owner.must(`unhandle ${handle}`);
+  t.is(node.usage().gpus[0]?.usedBytes, 2 * CONTEXT + SHARED, 'the driver has it by the last import');
+  t.is(await free(owner), LEFT - SHARED);
+  t.is((await owner.ask(`alloc ${LEFT - SHARED + 2 * MIB}`))[0], OUT_OF_MEMORY);
+  const measure = measuring(t, grant.folder);
+  const measured = ({ pid }: Measured) => (pid === owner.pid ? CONTEXT + SHARED : CONTEXT);
+  measure(measured);
+  await owner.ask('info'); // the charge of what was given up ends with that measurement
+  measure(measured);
+  t.is(await free(owner), LEFT - SHARED, 'the driver says so');
+  await owner.must(`unhandle ${back}`);
+  t.is(node.usage().gpus[0]?.usedBytes, 2 * CONTEXT);
 });
 
 test('a program that starts again finds nothing of what the one before it exported', async (t) => {

@@ -2,7 +2,7 @@
 // alone is charged, in the driver's count and in the ledger.
 import test, { type ExecutionContext } from 'ava';
 import { type Client, OUT_OF_MEMORY, readyClient } from '../../../support/native/client.ts';
-import { eventually, type Kind, type SimulatedNode, startNode } from '../../../support/native/node.ts';
+import { allowFabric, eventually, type Kind, type SimulatedNode, startNode } from '../../../support/native/node.ts';
 import { MIB, makeGrant } from '../../../support/product/grant.ts';
 import { account, charged } from '../../../support/product/ledger-row.ts';
 
@@ -20,8 +20,9 @@ async function inGrant(t: ExecutionContext, env: Record<string, string> = {}, me
 }
 
 /** Two processes in a grant each, as two containers on one GPU. */
-async function twoContainers(t: ExecutionContext) {
-  const node = await startNode(t, '--gpu', 't4');
+async function twoContainers(t: ExecutionContext, gpu = 't4') {
+  const node = await startNode(t, '--gpu', gpu);
+  allowFabric(node);
   const [ours, theirs] = [0, 1].map(() => makeGrant(t, node, [{ gpu: 0, memoryBytes: 512 * MIB }]));
   if (!ours || !theirs) throw new Error('two grants');
   const owner = await readyClient(t, node, { preload: ours.cuda });
@@ -206,35 +207,52 @@ test('memory opened by IPC is closed with the context that opened it', async (t)
 
 // ---- pools ----
 
-test("a pointer into another process's pool costs its importer nothing", async (t) => {
-  const { node, ours, theirs, owner, other } = await twoContainers(t);
-  const before = [charged(account(ours)), charged(account(theirs))];
-  const [result, pool, at, fd, ...words] = await owner.ask(`pool-share ${24 * MIB}`);
-  t.is(result, 0);
-  await owner.must(`set ${at} ${24 * MIB} 5`);
-  const mine = account(ours);
-  t.is(mine.held, BigInt(booked(node, owner, 'bytes')));
-  t.is(mine.pool, BigInt(32 * MIB), 'in steps');
-  const end = ['pool-free', 'free'];
-  for (const command of end) {
-    const [opened, pointer, imported] = await other.ask(`pool-open ${owner.pid} ${fd} ${words.join(' ')}`);
-    t.is(opened, 0);
-    t.deepEqual(await other.ask(`check ${pointer} ${24 * MIB} 5`), [0, 0], 'the same bytes');
-    t.not((await other.ask(`ipc-close ${pointer}`))[0], 0, 'not opened by IPC');
-    t.deepEqual(charged(account(theirs)), before[1]);
-    t.is(booked(node, other, 'pool'), 0);
-    await other.must(`${command} ${pointer}`);
-    t.is((await other.ask(`check ${pointer} 1 5`))[0], 1, command);
-    await other.must(`pool-destroy ${imported}`);
-    t.deepEqual(charged(account(theirs)), before[1]);
-    t.deepEqual(charged(account(ours)), charged(mine));
-  }
-  await owner.must(`pool-free ${at}`);
-  await owner.must('sync'); // it is freed in stream order
-  await owner.must(`pool-destroy ${pool}`);
-  t.deepEqual(charged(account(ours)), before[0]);
-  t.is(booked(node, owner, 'pool'), 0);
-});
+/** How a pool is exported and imported; UCX (cuda_ipc_md.c) and RMM do it by fabric handles, too. */
+const POOL_FORMS: Record<string, (owner: Client) => Promise<Pooled>> = {
+  'a descriptor': async (owner) => {
+    const [result, pool, at, fd, ...words] = await owner.ask(`pool-share ${24 * MIB}`);
+    return { result, pool, at, open: (other) => other.ask(`pool-open ${owner.pid} ${fd} ${words.join(' ')}`) };
+  },
+  'a fabric handle': async (owner) => {
+    const [result, pool, at, ...words] = await owner.ask(`pool-share-fabric ${24 * MIB}`);
+    return { result, pool, at, open: (other) => other.ask(`pool-open-fabric ${words.join(' ')}`) };
+  },
+};
+type Pooled = Readonly<Record<'result' | 'pool' | 'at', number | undefined>> & {
+  readonly open: (other: Client) => Promise<readonly number[]>;
+};
+
+for (const [form, share] of Object.entries(POOL_FORMS)) {
+  test(`a pointer into another process's pool costs its importer nothing: ${form}`, async (t) => {
+    const { node, ours, theirs, owner, other } = await twoContainers(t, 'h100');
+    const before = [charged(account(ours)), charged(account(theirs))];
+    const { result, pool, at, open } = await share(owner);
+    t.is(result, 0);
+    await owner.must(`set ${at} ${24 * MIB} 5`);
+    const mine = account(ours);
+    t.is(mine.held, BigInt(booked(node, owner, 'bytes')));
+    t.is(mine.pool, BigInt(32 * MIB), 'in steps');
+    const end = ['pool-free', 'free'];
+    for (const command of end) {
+      const [opened, pointer, imported] = await open(other);
+      t.is(opened, 0);
+      t.deepEqual(await other.ask(`check ${pointer} ${24 * MIB} 5`), [0, 0], 'the same bytes');
+      t.not((await other.ask(`ipc-close ${pointer}`))[0], 0, 'not opened by IPC');
+      t.deepEqual(charged(account(theirs)), before[1]);
+      t.is(booked(node, other, 'pool'), 0);
+      await other.must(`${command} ${pointer}`);
+      t.is((await other.ask(`check ${pointer} 1 5`))[0], 1, command);
+      await other.must(`pool-destroy ${imported}`);
+      t.deepEqual(charged(account(theirs)), before[1]);
+      t.deepEqual(charged(account(ours)), charged(mine));
+    }
+    await owner.must(`pool-free ${at}`);
+    await owner.must('sync'); // it is freed in stream order
+    await owner.must(`pool-destroy ${pool}`);
+    t.deepEqual(charged(account(ours)), before[0]);
+    t.is(booked(node, owner, 'pool'), 0);
+  });
+}
 
 // NVIDIA's guide (Stream-Ordered Memory Allocator) has the import freed first. A process that frees in its pool first keeps
 // the memory by the import, in the driver's count alone.

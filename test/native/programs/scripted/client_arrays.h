@@ -130,10 +130,14 @@ static int file_of(uint64_t pid, uint64_t fd) {
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-static void print_words(const void *bytes) {
+static void print_numbers(const void *bytes) {
     uint32_t words[16];
     memcpy(words, bytes, sizeof words);
     for (int i = 0; i < 16; i++) printf(" %" PRIu32, words[i]);
+}
+
+static void print_words(const void *bytes) {
+    print_numbers(bytes);
     printf("\n");
 }
 
@@ -143,10 +147,10 @@ static void read_words(const uint64_t *n, void *bytes) {
     memcpy(bytes, words, sizeof words);
 }
 
-static abi_result pool_make(abi_pool *pool, bool managed) {
+static abi_result pool_make(abi_pool *pool, bool managed, int handle_types) {
     bool host = chosen.type == ABI_LOCATION_HOST || chosen.type == ABI_LOCATION_HOST_NUMA; /* not to be shared */
     abi_pool_props props = {.alloc_type = managed ? ABI_ALLOCATION_MANAGED : ABI_ALLOCATION_PINNED,
-                            .handle_types = host || managed ? 0 : ABI_HANDLE_POSIX_FD,
+                            .handle_types = host || managed ? 0 : handle_types,
                             .location = chosen};
     return CALL_AS("cuMemPoolCreate", (abi_pool *, const abi_pool_props *), pool, &props);
 }
@@ -154,7 +158,7 @@ static abi_result pool_make(abi_pool *pool, bool managed) {
 /* True: the command was one of these, and its line is printed. */
 static bool arrays_command(const char *line) {
     char command[32], form[32] = "";
-    uint64_t n[24] = {0}, value = 0;
+    uint64_t n[32] = {0}, value = 0;
     int at = 0, count = 0, fd = -1;
     abi_result result;
     if (sscanf(line, "%31s%n", command, &at) != 1) return false;
@@ -163,7 +167,7 @@ static bool arrays_command(const char *line) {
         if (sscanf(line + at, "%31s%n", form, &length) != 1) return false;
         at += length;
     }
-    for (int length; count < 24 && sscanf(line + at, "%" SCNu64 "%n", &n[count], &length) == 1; count++) at += length;
+    for (int length; count < 32 && sscanf(line + at, "%" SCNu64 "%n", &n[count], &length) == 1; count++) at += length;
     void *handle = (void *)(uintptr_t)n[0];
 
     if (!strcmp(command, "array")) {
@@ -253,7 +257,7 @@ static bool arrays_command(const char *line) {
         abi_pool pool = NULL;
         abi_devptr pointer = 0;
         abi_pool_pointer out = {0};
-        result = pool_make(&pool, false);
+        result = pool_make(&pool, false, ABI_HANDLE_POSIX_FD);
         if (!result)
             result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,
                              (size_t)n[0], pool, (abi_stream)NULL);
@@ -278,11 +282,42 @@ static bool arrays_command(const char *line) {
                 CALL_AS("cuMemPoolImportPointer", (abi_devptr *, abi_pool, abi_pool_pointer *), &pointer, pool, &from);
         printf("%d %" PRIu64 " %" PRIuPTR "\n", result, (uint64_t)pointer, (uintptr_t)pool);
         return true;
+    } else if (!strcmp(command, "pool-share-fabric")) { /* BYTES: pool, pointer, 2 times 16 numbers */
+        abi_pool pool = NULL;
+        abi_devptr pointer = 0;
+        abi_ipc_handle fabric = {0};
+        abi_pool_pointer out = {0};
+        result = pool_make(&pool, false, ABI_HANDLE_FABRIC);
+        if (!result)
+            result = CALL_AS("cuMemAllocFromPoolAsync", (abi_devptr *, size_t, abi_pool, abi_stream), &pointer,
+                             (size_t)n[0], pool, (abi_stream)NULL);
+        if (!result)
+            result = CALL_AS("cuMemPoolExportToShareableHandle", (void *, abi_pool, int, unsigned long long), &fabric,
+                             pool, ABI_HANDLE_FABRIC, 0ull);
+        if (!result) result = CALL_AS("cuMemPoolExportPointer", (abi_pool_pointer *, abi_devptr), &out, pointer);
+        printf("%d %" PRIuPTR " %" PRIu64, result, (uintptr_t)pool, (uint64_t)pointer);
+        print_numbers(&fabric);
+        print_words(&out);
+        return true;
+    } else if (!strcmp(command, "pool-open-fabric")) { /* 2 times 16 NUMBERS: a pointer, and the imported pool */
+        abi_pool pool = NULL;
+        abi_ipc_handle fabric;
+        abi_pool_pointer from;
+        abi_devptr pointer = 0;
+        read_words(n, &fabric);
+        read_words(n + 16, &from);
+        result = CALL_AS("cuMemPoolImportFromShareableHandle", (abi_pool *, void *, int, unsigned long long), &pool,
+                         (void *)&fabric, ABI_HANDLE_FABRIC, 0ull);
+        if (!result)
+            result =
+                CALL_AS("cuMemPoolImportPointer", (abi_devptr *, abi_pool, abi_pool_pointer *), &pointer, pool, &from);
+        printf("%d %" PRIu64 " %" PRIuPTR "\n", result, (uint64_t)pointer, (uintptr_t)pool);
+        return true;
     } else if (!strcmp(command, "pool-destroy")) {
         result = CALL_AS("cuMemPoolDestroy", (void *), handle);
     } else if (!strcmp(command, "pool-make")) { /* pool-make [1: managed]: at the chosen location */
         abi_pool pool = NULL;
-        result = pool_make(&pool, n[0]);
+        result = pool_make(&pool, n[0], ABI_HANDLE_POSIX_FD);
         value = (uintptr_t)pool;
     } else if (!strcmp(command, "pool-of")) { /* pool-of: the default pool of the chosen location */
         abi_pool pool = NULL;
