@@ -17,6 +17,7 @@
 #include "../../../native/simulator/client/client.h"
 
 #define GPUS 2u
+#define FABRIC_GPU 1 /* test/support/native/random-programs.ts */
 #define PROCESSES 6u
 #define LANES 3u
 #define LETTERS 48u
@@ -31,7 +32,7 @@ struct letter {
     pid_t pid;
     int fd; /* in that process */
     uint64_t bytes;
-    unsigned char text[64];
+    unsigned char text[128];
 };
 struct shared {
     uint64_t seed;

@@ -6,8 +6,6 @@
 
 #include "worker.h"
 
-#define FABRIC_GPU 1 /* test/support/native/random-programs.ts */
-
 static abi_vmm_prop prop_of(int type, int device, int types) {
     return (abi_vmm_prop){.type = ABI_ALLOCATION_PINNED, .requested_handle_types = types, .location = {type, device}};
 }
@@ -124,8 +122,9 @@ void verb_export(struct lane *lane, const struct step *step) {
     int type = type_of(physical, step->random[2]);
     lane->answer.result = export(physical, type, &out);
     if (lane->answer.result != ABI_SUCCESS) return;
-    if (type == ABI_HANDLE_FABRIC) letter_put(step->random[1], FABRIC_LETTER, -1, physical->bytes, out.fabric);
-    else letter_put(step->random[1], HANDLE_LETTER, out.fd, physical->bytes, NULL);
+    if (type == ABI_HANDLE_FABRIC)
+        letter_put(step->random[1], FABRIC_LETTER, -1, physical->bytes, out.fabric, sizeof out.fabric);
+    else letter_put(step->random[1], HANDLE_LETTER, out.fd, physical->bytes, NULL, 0);
 }
 
 void verb_import(struct lane *lane, const struct step *step) {

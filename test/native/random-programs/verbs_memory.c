@@ -156,7 +156,8 @@ void verb_share(struct lane *lane, const struct step *step) {
     abi_ipc_handle handle;
     if (!block || block->kind != LINEAR || lane->lanes > 1) return;
     lane->answer.result = CU("cuIpcGetMemHandle", (abi_ipc_handle *, abi_devptr), &handle, block->at);
-    if (lane->answer.result == ABI_SUCCESS) letter_put(step->random[1], IPC_LETTER, -1, block->bytes, handle.bytes);
+    if (lane->answer.result == ABI_SUCCESS)
+        letter_put(step->random[1], IPC_LETTER, -1, block->bytes, handle.bytes, sizeof handle.bytes);
 }
 
 void verb_open(struct lane *lane, const struct step *step) {
@@ -228,9 +229,10 @@ void verb_pool_free(struct lane *lane, const struct step *step) {
 void verb_pool_create(struct lane *lane, const struct step *step) {
     int device = other_device(lane, step->random[0]);
     bool exportable = step->random[1] % 2;
-    abi_pool_props props = {.alloc_type = ABI_ALLOCATION_PINNED,
-                            .handle_types = exportable ? ABI_HANDLE_POSIX_FD : ABI_HANDLE_NONE,
-                            .location = {ABI_LOCATION_DEVICE, device}};
+    int types = exportable ? ABI_HANDLE_POSIX_FD : ABI_HANDLE_NONE;
+    if (exportable && gpu_of[device] == FABRIC_GPU) types |= ABI_HANDLE_FABRIC;
+    abi_pool_props props = {
+        .alloc_type = ABI_ALLOCATION_PINNED, .handle_types = types, .location = {ABI_LOCATION_DEVICE, device}};
     abi_pool handle = NULL;
     if (FULL(lane->pools)) return;
     lane->answer.result = CU("cuMemPoolCreate", (abi_pool *, const abi_pool_props *), &handle, &props);
@@ -279,41 +281,51 @@ void verb_pool_trim(struct lane *lane, const struct step *step) {
     lane->answer.result = CU("cuMemPoolTrimTo", (abi_pool, size_t), handle, (size_t)(step->random[1] % (32u << 20)));
 }
 
+/* What a pool and a pointer into it are for others: with a descriptor, or with what a fabric handle is. */
+struct pooled {
+    abi_pool_pointer pointer;
+    unsigned char fabric[64];
+};
+
 void verb_pool_share(struct lane *lane, const struct step *step) {
     const struct piece *piece = ANY(lane->pieces, step->random[0]);
-    abi_pool_pointer text = {0};
-    int fd = -1;
+    struct pooled out = {0};
+    int fd = -1, type = step->random[2] % 2 ? ABI_HANDLE_FABRIC : ABI_HANDLE_POSIX_FD;
     if (!piece || !piece->pool || piece->left || lane->lanes > 1) return;
-    lane->answer.result = CU("cuMemPoolExportToShareableHandle", (void *, abi_pool, int, unsigned long long), &fd,
-                             piece->pool, ABI_HANDLE_POSIX_FD, 0ull);
+    void *to = type == ABI_HANDLE_FABRIC ? (void *)out.fabric : &fd;
+    lane->answer.result = CU("cuMemPoolExportToShareableHandle", (void *, abi_pool, int, unsigned long long), to,
+                             piece->pool, type, 0ull);
     if (lane->answer.result != ABI_SUCCESS) return;
-    lane->answer.result = CU("cuMemPoolExportPointer", (abi_pool_pointer *, abi_devptr), &text, piece->at);
-    if (lane->answer.result == ABI_SUCCESS) letter_put(step->random[1], POOL_LETTER, fd, 0, text.bytes);
-    else close(fd);
+    lane->answer.result = CU("cuMemPoolExportPointer", (abi_pool_pointer *, abi_devptr), &out.pointer, piece->at);
+    if (lane->answer.result == ABI_SUCCESS) letter_put(step->random[1], POOL_LETTER, fd, 0, &out, sizeof out);
+    else if (fd >= 0) close(fd);
 }
 
 void verb_pool_open(struct lane *lane, const struct step *step) {
     struct letter letter;
-    abi_pool_pointer text;
+    struct pooled from;
     abi_pool pool = NULL;
     abi_devptr at = 0;
-    int fd;
+    int fd = -1;
     if (FULL(lane->pieces) || FULL(lane->pools) || lane->lanes > 1) return;
     if (!letter_any(POOL_LETTER, step->random[0], &letter, &fd)) return;
+    bool by_file = letter.fd >= 0;
     /* Imports have to be freed before the memory is, which no process here can do for another. In the process that owns
      * the pool the import keeps the memory on the GPU, and the ledger has it no more once the pool has given it back.
      */
     if (letter.pid == getpid()) {
-        close(fd);
+        if (by_file) close(fd);
         return;
     }
-    memcpy(text.bytes, letter.text, sizeof text);
-    lane->answer.result = CU("cuMemPoolImportFromShareableHandle", (abi_pool *, void *, int, unsigned long long), &pool,
-                             (void *)(intptr_t)fd, ABI_HANDLE_POSIX_FD, 0ull);
-    close(fd);
+    memcpy(&from, letter.text, sizeof from);
+    lane->answer.result =
+        CU("cuMemPoolImportFromShareableHandle", (abi_pool *, void *, int, unsigned long long), &pool,
+           by_file ? (void *)(intptr_t)fd : from.fabric, by_file ? ABI_HANDLE_POSIX_FD : ABI_HANDLE_FABRIC, 0ull);
+    if (by_file) close(fd);
     if (lane->answer.result != ABI_SUCCESS) return;
     ADD(lane->pools, (struct pool){.handle = pool, .device = -1, .imported = true});
-    lane->answer.result = CU("cuMemPoolImportPointer", (abi_devptr *, abi_pool, abi_pool_pointer *), &at, pool, &text);
+    lane->answer.result =
+        CU("cuMemPoolImportPointer", (abi_devptr *, abi_pool, abi_pool_pointer *), &at, pool, &from.pointer);
     /* It ends with the context that was current. */
     if (lane->answer.result == ABI_SUCCESS && !FULL(lane->blocks)) keep(lane, at, 0, VIEW);
 }

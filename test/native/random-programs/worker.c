@@ -112,7 +112,7 @@ bool letter_any(enum letter_kind kind, uint64_t number, struct letter *copy, int
     return false;
 }
 
-void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text) {
+void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text, size_t size) {
     struct letter *letter = &shared->letters[number % LETTERS];
     uint32_t version = atomic_load(&letter->version);
     if (version % 2 || !atomic_compare_exchange_strong(&letter->version, &version, version + 1)) {
@@ -124,7 +124,7 @@ void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, 
     letter->pid = getpid();
     letter->fd = fd;
     letter->bytes = bytes;
-    if (text) memcpy(letter->text, text, sizeof letter->text);
+    if (text) memcpy(letter->text, text, size);
     atomic_store(&letter->version, version + 2);
 }
 
@@ -260,7 +260,7 @@ static void bear(const struct request *request, struct answer *answer) {
 static void become_another(const struct request *request) {
     char program[4096] = {0};
     for (unsigned i = 0; i < LETTERS; i++) {
-        if (shared->letters[i].pid == getpid()) letter_put(i, NO_LETTER, -1, 0, NULL);
+        if (shared->letters[i].pid == getpid()) letter_put(i, NO_LETTER, -1, 0, NULL, 0);
     }
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0) _exit(3);
     execl(program, program, "--worker", request->socket, (char *)NULL);

@@ -130,7 +130,7 @@ void go_to(struct lane *lane, abi_context handle);
 bool settle(struct lane *lane); /* updates the ledger with what pools and graphs reserve now */
 /* Any of a kind, and its file, if it has one, in this process; the caller closes it. False: there is none. */
 bool letter_any(enum letter_kind kind, uint64_t number, struct letter *copy, int *fd);
-void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text);
+void letter_put(uint64_t number, enum letter_kind kind, int fd, uint64_t bytes, const void *text, size_t size);
 
 void verb_alloc(struct lane *, const struct step *);
 void verb_pitch(struct lane *, const struct step *);
