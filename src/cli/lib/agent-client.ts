@@ -23,7 +23,9 @@ export type Answer = { readonly status: number; readonly body: unknown };
 /** Sends one request; if no agent listens, the error names the remedy. */
 export async function ask(folder: string, method: string, path: string, body?: unknown): Promise<Answer> {
   const socketPath = join(folder, SOCKET_NAME);
-  const call = request({ socketPath, method, path, headers: { 'Content-Type': 'application/json' } });
+  // On a connection of its own: an agent may have closed one that rested, as while `top` was stopped by Ctrl-Z, and a
+  // request on that one would be lost.
+  const call = request({ socketPath, method, path, headers: { 'Content-Type': 'application/json' }, agent: false });
   call.end(body === undefined ? undefined : JSON.stringify(body));
   const [response] = (await once(call, 'response').catch(({ code, message }: NodeJS.ErrnoException) => {
     const remedy =

@@ -224,7 +224,8 @@ test('a settings file with several mistakes names all of them, each with its pla
   t.regex(problems[2] ?? '', /^ {2}prot: no such setting; known are stateFolder, /);
 });
 
-test('inspect shows the node as a table and as JSON', async (t) => {
+// Serial: each command holds up this process, and with it what other tests wait for.
+test.serial('inspect shows the node as a table and as JSON', async (t) => {
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'a10');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '2Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
@@ -247,7 +248,7 @@ test('inspect shows the node as a table and as JSON', async (t) => {
   t.is(json.containers[0]?.limitBytes, 2048 * MIB);
 });
 
-test('why reports actions against a tenant, also after its end, and claims no others', async (t) => {
+test.serial('why reports actions against a tenant, also after its end, and claims no others', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, urgentIntervalMs: 100 } });
   const good = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'good'], [CLIENT]);
@@ -275,7 +276,7 @@ test('why reports actions against a tenant, also after its end, and claims no ot
   t.is(missing.err, 'cotenant: no tenant absent on this node, and no action on one of that name is recorded\n');
 });
 
-test('run passes the exit code and signals on, and says why there is no grant', async (t) => {
+test.serial('run passes the exit code and signals on, and says why there is no grant', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const run = (...argv: string[]) => cotenant('run', '--state', agent.state, ...argv);

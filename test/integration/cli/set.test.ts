@@ -9,8 +9,9 @@ import { containersOf, cotenant } from '../../support/product/cli.ts';
 import { MIB } from '../../support/product/grant.ts';
 
 const CLIENT = join(BUILD, 'tests/client');
+// One after the other: each command holds up this process, and with it what other tests wait for.
 
-test('set changes a grant in use, by name, and says why it cannot', async (t) => {
+test.serial('set changes a grant in use, by name, and says why it cannot', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);
@@ -63,7 +64,7 @@ test('set changes a grant in use, by name, and says why it cannot', async (t) =>
     ((await agent.snapshot())?.containers ?? []).map(({ pod, limitBytes }) => `${pod} ${limitBytes / MIB}`);
   await eventually(async () => ((await limits()).sort().join() === 'one 2048,one-2 2048' ? true : undefined), 'both');
 });
-test('set and why take the name of a tenant that no sample has shown yet', async (t) => {
+test.serial('set and why take the name of a tenant that no sample has shown yet', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const settings = { intervalMs: 60_000, urgentIntervalMs: 60_000, silenceMs: 120_000, calibrate: false };
   const agent = await startAgent(t, node, { settings });
@@ -77,7 +78,7 @@ test('set and why take the name of a tenant that no sample has shown yet', async
   t.deepEqual([missing.code, missing.out], [1, '']);
   t.regex(missing.err, /^cotenant: no tenant absent on this node/);
 });
-test('set and run both take totals over the GPUs of a tenant', async (t) => {
+test.serial('set and run both take totals over the GPUs of a tenant', async (t) => {
   const node = await startNode(t, '--gpu', 'l4', '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
   const tenant = runTenant(t, node, agent, ['-m', '2Gi', '-n', '2', '--gpu-cores', '40', '--name', 'two'], [CLIENT]);
@@ -97,7 +98,7 @@ test('set and run both take totals over the GPUs of a tenant', async (t) => {
   t.regex(set('--gpu-cores', '41').err, /^cotenant: --gpu-cores 41 on 2 GPU\(s\): .* such as 40 or 42$/m);
   t.regex(set('--gpu-cores', '202').err, /^cotenant: --gpu-cores 202 on 2 GPU\(s\): want at most 200$/m);
 });
-test('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
+test.serial('get and set show and change how compute is divided, as a table and as JSON', async (t) => {
   const node = await startNode(t, '--gpu', 'l4');
   const agent = await startAgent(t, node, { settings: { intervalMs: 100, calibrate: false } });
   const tenant = runTenant(t, node, agent, ['-m', '1Gi', '--gpu-cores', '30', '--name', 'one'], [CLIENT]);
@@ -155,7 +156,7 @@ test('get and set show and change how compute is divided, as a table and as JSON
   t.is(wrong.err, `cotenant: no GPU GPU-0 on this node; its GPUs are ${node.uuid(0)}\n`);
 });
 
-test('set changes the mode of a process grant, get shows its source, and it persists', async (t) => {
+test.serial('set changes the mode of a process grant, get shows its source, and it persists', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
   const state = join(temporaryFolder(t), 'state');

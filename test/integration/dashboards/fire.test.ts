@@ -192,7 +192,7 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
   slow.write('launch 100000 500');
   slow.write('sync');
   // Who launches past the interposer on the same GPU is charged for none of it.
-  inside.write('load async 120000 500');
+  inside.write('load async 600000 500');
   // A process of the host, without a grant or container; the grants leave less than it takes.
   const host = startClient(t, node);
   for (const command of ['init', 'context 0', `alloc ${7000 * MIB}`]) await host.must(command);
@@ -206,7 +206,7 @@ testWithPrometheus('alerts fire from their causes, and all metrics and queries h
     strangers.push(foreign);
     writeFileSync(join(group, 'cgroup.procs'), String(foreign.pid));
     for (const command of ['init', 'context 2', `alloc ${500 * MIB}`]) await foreign.must(command);
-    foreign.child.stdin?.write('load async 120000 500\n');
+    foreign.child.stdin?.write('load async 600000 500\n');
   }
   // On the node that stops no container.
   const over = runTenant(t, lax, report, ['--gpu-memory', '1Gi', '--name', 'over'], past);

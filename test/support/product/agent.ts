@@ -24,6 +24,8 @@ import { mainOf } from './image.ts';
 const ROOT = join(import.meta.dirname, '../../..');
 const MAIN = join(ROOT, 'src/cli/main.ts');
 const FINAL_OUTPUT_MS = 2000;
+/** On a busy machine a start takes half a minute. */
+const STARTED_MS = 90_000;
 
 /** Environment that the chart sets for the node half to save memory, and a folder for compiled code. */
 export const CHART_ENV = {
@@ -111,14 +113,18 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
     await exited;
   };
   t.teardown(() => stop());
-  const url = await eventually(() => {
-    if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
-    // The node half alone has no URL.
-    if (log.some((line) => line.includes(' snapshots on '))) return '';
-    return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
-  }, 'the agent listens');
+  const url = await eventually(
+    () => {
+      if (child.exitCode !== null) throw new Error(`the agent ended: ${log.join('\n')}`);
+      // The node half alone has no URL.
+      if (log.some((line) => line.includes(' snapshots on '))) return '';
+      return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
+    },
+    'the agent listens',
+    STARTED_MS,
+  );
   const snapshot = async () => (await ask(state, 'GET', '/v1/status')).body as Snapshot | null;
-  await eventually(async () => ((await snapshot()) ? true : undefined), 'the first sample');
+  await eventually(async () => ((await snapshot()) ? true : undefined), 'the first sample', STARTED_MS);
   const metrics = async () => (await fetch(`${url}/metrics`)).text();
   return {
     url,

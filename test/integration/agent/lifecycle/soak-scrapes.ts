@@ -34,26 +34,35 @@ export async function startScraping(url: string, pid: number) {
   );
   const [bareAt] = (await once(bare, 'message')) as [{ readonly port: number; readonly thread: string }];
   const scraper = new Worker(
-    `const { readFileSync } = require('node:fs');
+    `const { readdirSync, readFileSync } = require('node:fs');
      const { parentPort, workerData } = require('node:worker_threads');
      const ms = [], floor = [];
      let series = 0, asked = false, mostBytes = 0, mostLine = '', mostRatio = 0, honestBytes = 0;
      const fell = [], last = new Map();
      parentPort.on('message', () => (asked = true));
-     const waitedMs = (thread) => Number(readFileSync(thread + '/schedstat', 'utf8').split(' ')[1]) / 1e6;
-     const get = async ({ url, thread }, into) => {
-       const waited = () => waitedMs(thread) + waitedMs('/proc/thread-self');
-       const [begun, before] = [performance.now(), waited()];
+     const waitedMs = (thread) => {
+       try {
+         return Number(readFileSync(thread + '/schedstat', 'utf8').split(' ')[1]) / 1e6;
+       } catch {
+         return 0; // it has ended
+       }
+     };
+     const get = async ({ url, threads }, into) => {
+       const waited = () => threads().reduce((sum, thread) => sum + waitedMs(thread), waitedMs('/proc/thread-self'));
+       const before = waited();
+       const begun = performance.now();
        const page = await (await fetch(url)).text();
        const took = performance.now() - begun;
-       into.push({ took, own: took - (waited() - before) });
+       into.push({ took, own: Math.max(0, took - Math.max(0, waited() - before)) });
        await new Promise((resolve) => setTimeout(resolve, 50));
        return page;
      };
      (async () => {
        while (!asked) {
-         const page = await get(workerData.agent, ms);
-         await get(workerData.bare, floor);
+         // A thread of the agent's own renders the page.
+         const threads = () => readdirSync(workerData.agent.tasks).map((id) => workerData.agent.tasks + '/' + id);
+         const page = await get({ url: workerData.agent.url, threads }, ms);
+         await get({ url: workerData.bare.url, threads: () => [workerData.bare.thread] }, floor);
          parentPort.postMessage({ page });
          const lines = page.split('\\n').filter((line) => line !== '' && line[0] !== '#');
          series = Math.max(series, lines.length);
@@ -76,7 +85,7 @@ export async function startScraping(url: string, pid: number) {
     {
       eval: true,
       workerData: {
-        agent: { url, thread: `/proc/${pid}` },
+        agent: { url, tasks: `/proc/${pid}/task` },
         bare: { url: `http://127.0.0.1:${bareAt.port}`, thread: bareAt.thread },
       },
     },
