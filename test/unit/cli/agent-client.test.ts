@@ -16,7 +16,7 @@ const SERVER = `
   server.listen(process.argv[1], () => console.log('listening'));
 `;
 
-test('a request after a pause of this process does not meet a connection that was closed', async (t) => {
+test('a request after a pause does not use a connection that was closed meanwhile', async (t) => {
   const folder = temporaryFolder(t);
   const server = spawn(process.execPath, ['-e', SERVER, join(folder, SOCKET_NAME)], {
     stdio: ['ignore', 'pipe', 'inherit'],

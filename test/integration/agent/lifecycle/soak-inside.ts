@@ -139,6 +139,8 @@ for (let index = 0; index < IDLE_GRANTS; index += 1) {
 }
 await delay(2000);
 const idleMib = rssMib();
+// This process keeps a connection to the page, now as at the end.
+await agent.metrics();
 const before = descriptors();
 const churnWords = (workers: number) => [
   CHURN,
@@ -157,8 +159,6 @@ const tenants = Array.from({ length: TENANTS }, (_, index) =>
     [...(index % 3 === 2 ? OWN_NAMESPACES : []), ...churnWords(WORKERS)],
   ),
 );
-const roots = tenants.map(({ child }) => child.pid ?? 0);
-for (const root of roots) node.control('watch', String(root));
 // A process that computes all the time, whatever happens to the clock and the driver.
 const computing = runTenant(
   scope,
@@ -326,12 +326,6 @@ const after = await eventually(
 sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
-const peakOf = (root: number): number =>
-  node
-    .usage()
-    .groups.find((group) => group.root === root)
-    ?.gpus.reduce((sum, { peak }) => sum + peak, 0) ?? Number.NaN;
-const peakMib = Math.max(...roots.map(peakOf)) / 2 ** 20;
 const { scrapes, mostBytes, mostLine, mostRatio, honestBytes, fell } = await scraping.end();
 // As they came: the audit log keeps the last of them only.
 const STOP = / enforcer: (?:kill|terminate): local\/([^/]+)\/.*\(sent\) pod=/;
@@ -341,7 +335,7 @@ console.log(
   JSON.stringify({
     honest,
     strangers,
-    honestMib: { published: honestBytes / 2 ** 20, held: HELD_MIB, peak: peakMib },
+    honestMib: { published: honestBytes / 2 ** 20, held: HELD_MIB, process: CONTEXT_MIB + WORKER_MIB },
     offenders: ends,
     missed,
     stopped: stops,
