@@ -333,7 +333,10 @@ static void *run(void *nothing) {
         struct plan *plan = atomic_exchange(&next_plan, NULL);
         uint64_t now = now_ns();
         if (plan) apply_plan(plan, now);
-        uint64_t next = decide(watch, now - decided_ns >= COT_LEASE_PAGE_STALE_NS);
+        bool is_back = now - decided_ns >= COT_LEASE_PAGE_STALE_NS;
+        /* Before anything in flight is read: gates launch by their own credit until then. */
+        for (uint32_t i = 0; (is_back || plan) && i < page_count; i++) page_heartbeat(pages[i], now);
+        uint64_t next = decide(watch, is_back);
         decided_ns = now = now_ns();
         budget_charge_round(pages, page_count, now - woken_ns);
         for (uint32_t i = 0; i < page_count; i++) page_heartbeat(pages[i], now);

@@ -1,5 +1,6 @@
-// Checks by spin that launches which wait, and kernels which wait for launches, never stand still, and that gangs get
-// their turns: models/waits.pml and gangs.pml. Each deliberate fault in a model must be found.
+// Checks by spin that launches which wait, and kernels which wait for launches, never stand still, that gangs get their
+// turns, and what holds when an arbiter stops and comes back: models/waits.pml, gangs.pml and heartbeats.pml. Each
+// deliberate fault in a model must be found.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
@@ -19,6 +20,7 @@ function check(t: ExecutionContext, model: string, defined: readonly string[]): 
 for (const [model, what] of [
   ['waits.pml', 'all launches go and all kernels end, whatever waits for what'],
   ['gangs.pml', 'gangs that need the same GPUs and lone containers get all their turns'],
+  ['heartbeats.pml', 'an arbiter that is lost holds no launch back, and one that returns grants alone'],
 ] as const) {
   checked(what, (t) => {
     const output = check(t, model, []);
@@ -35,6 +37,10 @@ for (const [model, broken, what] of [
   ['waits.pml', 'SHARED_DEPTH', "a launch that waits for other processes' work"],
   ['gangs.pml', 'PIECEMEAL', 'a gang that takes one GPU after the other'],
   ['gangs.pml', 'KEPT', 'a claim that stays when its gang stops waiting'],
+  ['heartbeats.pml', 'READ_FIRST', 'a heartbeat that is read before the launch is announced'],
+  ['heartbeats.pml', 'BEAT_LATE', 'an arbiter that looks at what is in flight before it beats'],
+  ['heartbeats.pml', 'NO_CREDIT', 'a process that waits for an arbiter that never returns'],
+  ['heartbeats.pml', 'NO_DRAIN', 'a turn beside work that was launched without an arbiter'],
 ] as const) {
   checked(`the model finds ${what}`, (t) => {
     t.regex(check(t, model, [broken]), /errors: [1-9]/);
