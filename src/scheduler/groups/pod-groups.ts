@@ -18,7 +18,7 @@ export type PodGroups = {
 
 /** In Kubernetes 1.37, and in 1.36; the fields that are read are the same. 1.35 has another API, which is not read. */
 const VERSIONS = ['v1beta1', 'v1alpha2'];
-/** A policy cannot change, but an object of the same name can be created anew. */
+/** `minCount` may change since 1.37, and an object of the same name can be created anew. */
 const KEPT_MS = 60_000;
 const MOST_KEPT = 1000;
 /** Of a list, in objects. */

@@ -8,6 +8,7 @@ import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, bedTools, startBed } from '../bed/bed.ts';
+import { kubernetesMinor, kubernetesVersion } from '../bed/kubernetes.ts';
 import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
 import { podPath } from '../support/pods.ts';
 import {
@@ -27,11 +28,14 @@ import {
 
 const tools = bedTools(console.log, false);
 const helm = lookForHelm();
-const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
+const missing = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
+const reason =
+  missing ?? (kubernetesMinor() < 36 ? `Kubernetes ${kubernetesVersion()} has no PodGroups of this form` : undefined);
 const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts');
-const POD_GROUPS = '/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups';
-/** The API of PodGroups, which is alpha in Kubernetes 1.36; the schedulers do not know of it. */
-const APISERVER = ['--feature-gates=GenericWorkload=true', '--runtime-config=scheduling.k8s.io/v1alpha2=true'];
+/** The API of PodGroups, which is alpha in Kubernetes 1.36 and beta in 1.37; the schedulers do not know of it. */
+const GROUP_VERSION = `scheduling.k8s.io/${kubernetesMinor() >= 37 ? 'v1beta1' : 'v1alpha2'}`;
+const POD_GROUPS = `/apis/${GROUP_VERSION}/namespaces/default/podgroups`;
+const APISERVER = ['--feature-gates=GenericWorkload=true', `--runtime-config=${GROUP_VERSION}=true`];
 const DEPLOYMENTS = '/apis/apps/v1/namespaces/default/deployments';
 
 type Made = { readonly metadata: object; readonly spec: object };
@@ -89,7 +93,7 @@ async function checkCompetition(t: ExecutionContext, bed: Bed): Promise<void> {
   for (const index of [0, 1, 2]) await add(bed, member('first', index, 3), ofPodGroup('second', index));
   await pending(bed, 'second-0', /PodGroup default\/second of the pod's schedulingGroup does not exist/);
   await must(bed, 'POST', POD_GROUPS, {
-    apiVersion: 'scheduling.k8s.io/v1alpha2',
+    apiVersion: GROUP_VERSION,
     kind: 'PodGroup',
     metadata: { name: 'second' },
     spec: { schedulingPolicy: { gang: { minCount: 3 } } },

@@ -16,7 +16,7 @@ import { type Api, bedApi } from '../bed/api.ts';
 import { bedTools } from '../bed/bed.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from '../bed/cgroups.ts';
 import { controlPlane, NETWORK } from '../bed/control-plane.ts';
-import { METRICS_ADAPTER } from '../bed/kubernetes.ts';
+import { kubernetesMinor, METRICS_ADAPTER } from '../bed/kubernetes.ts';
 import { type Namespaces, openNamespaces } from '../bed/namespaces.ts';
 
 const tools = bedTools(console.log, false);
@@ -96,6 +96,15 @@ function adapterService(): object[] {
       ports: [{ port: PORTS.adapter, protocol: 'TCP', name: '' }],
       endpoints: [{ addresses: [NETWORK.node], conditions: { ready: true } }],
     },
+    // Which older API servers read in their place; that of 1.30 does.
+    ...(kubernetesMinor() < 36
+      ? [
+          {
+            ...{ apiVersion: 'v1', kind: 'Endpoints', metadata },
+            subsets: [{ addresses: [{ ip: NETWORK.node }], ports: [{ port: PORTS.adapter }] }],
+          },
+        ]
+      : []),
     {
       ...{ apiVersion: 'apiregistration.k8s.io/v1', kind: 'APIService' },
       metadata: { name: 'v1beta1.custom.metrics.k8s.io' },
