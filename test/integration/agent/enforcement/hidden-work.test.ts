@@ -1,8 +1,7 @@
 // Work that a container hides from the arbiter by what it writes into its lease page, where its share is a hard limit:
-// the driver's samples show it, and the agent closes the gate until the use is down to the share. A container whose
-// programs have no gate is stopped. Its neighbor has its share while the gate is closed, and is never accused.
+// the driver's samples show it, and the agent closes the gate (until when: test/unit/policy/compute-verdict.test.ts). A
+// container whose programs have no gate is stopped. Its neighbor is never accused.
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { BUILD, eventually, type SimulatedNode, startNode } from '../../../support/native/node.ts';
 import { hold, ranMs } from '../../../support/native/shares.ts';
@@ -13,7 +12,7 @@ const HIDE = join(BUILD, 'tests/hide_work');
 const WINDOW_S = 10;
 const SHARE = 10;
 const NEIGHBOR_SHARE = 50;
-/** It is found over the longer window at the latest, and again after that. */
+/** It is found over the longer window at the latest. */
 const FOUND_MS = 260_000;
 
 type Scene = {
@@ -66,36 +65,21 @@ async function start(t: ExecutionContext, script: (hide: string) => string): Pro
 const steps = (agent: RunningAgent, ...kinds: readonly string[]): readonly string[] =>
   agent.audit().flatMap(({ action, pod, reason }) => (kinds.includes(action) ? [`${action} ${pod} ${reason}`] : []));
 
-const closed = (agent: RunningAgent, times: number) =>
-  eventually(
-    () => steps(agent, 'close-gate').length >= times || undefined,
-    `its gate is closed ${times} times`,
-    FOUND_MS,
-  );
+const closed = (agent: RunningAgent) =>
+  eventually(() => steps(agent, 'close-gate').length > 0 || undefined, 'its gate is closed', FOUND_MS);
 
 // Its gates launch what they like in a turn, for all that was launched counts as ended.
-test('a tenant that shows nothing in flight is found, and held to its share', async (t) => {
-  const { node, agent, neighbor, hiddenMs } = await start(
+test('a tenant that shows nothing in flight is found by the driver', async (t) => {
+  const { agent, hiddenMs } = await start(
     t,
     (hide) => `${Array.from({ length: 3 }, () => `${hide} none-in-flight ${load(50_000)} &`).join(' ')} wait`,
   );
   const [beforeMs, from] = [hiddenMs(), performance.now()];
   const seconds = () => ((performance.now() - from) / 1000).toFixed(0);
-  await closed(agent, 1);
+  await closed(agent);
   const percent = (100 * (hiddenMs() - beforeMs)) / (performance.now() - from);
   t.log(`${percent.toFixed(0)} % in ${seconds()} s until its gate was closed`);
   t.true(percent > SHARE, 'it would be no test');
-  await closed(agent, 2);
-  t.log(`closed again after ${seconds()} s`);
-  // What was launched before ends.
-  let ms = 0;
-  await eventually(async () => {
-    ms = hiddenMs();
-    await delay(1000);
-    return hiddenMs() === ms || undefined;
-  }, 'it has nothing on the GPU');
-  await hold(t, node, [neighbor], [NEIGHBOR_SHARE], { what: 'the neighbor' });
-  t.is(hiddenMs(), ms, 'its gate stays closed');
   t.deepEqual(
     new Set(steps(agent, 'warn', 'close-gate', 'terminate', 'kill')),
     new Set(['warn hiding over-share', 'close-gate hiding over-share']),
