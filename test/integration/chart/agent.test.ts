@@ -207,7 +207,7 @@ testWithHelm('a dialect lets the webhook look for its system, and do no more', (
   const looking = [
     'nodes: list,watch',
     'mutatingwebhookconfigurations: list,watch',
-    'deployments gpushare-schd-extender,kai-scheduler-default,kubeshare-scheduler: list,watch',
+    'deployments gpushare-schd-extender,kai-scheduler-default,kubeshare-scheduler,qgpu-scheduler: list,watch',
   ];
   for (const [given, roles, before] of [
     [{ configuration, certificate }, ['ClusterRole', 'ClusterRoleBinding', 'ServiceAccount'], 0],
