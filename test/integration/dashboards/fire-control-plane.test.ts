@@ -19,7 +19,7 @@ import { answerList, startApiServer, watchers } from '../../support/services/api
 import { prometheusReason, startPrometheus } from '../../support/services/prometheus.ts';
 import { recordOf } from '../../unit/scheduler/cluster.ts';
 import { creation, sharePod } from '../../unit/webhook/reviews.ts';
-import { startApi } from '../scheduler/api.ts';
+import { LEASE_SECONDS, startApi } from '../scheduler/api.ts';
 
 const testWithPrometheus = testUnless(prometheusReason());
 
@@ -92,7 +92,8 @@ testWithPrometheus('each alert about webhook and scheduler fires from its cause,
   });
   const nodes = Array.from({ length: 20 }, (_, index) => `node-${index}`);
   const api = await startApi(t, Object.fromEntries(nodes.map((name) => [name, 100_000])));
-  const lead = () => api.lead(`${hostname()}_1`, 1);
+  // It expires 15 s after the last renewal.
+  const lead = () => api.lead(`${hostname()}_1`, 1, (LEASE_SECONDS - 15) * 1000);
   lead();
   const renewal = setInterval(lead, 2000);
   t.teardown(() => clearInterval(renewal));
