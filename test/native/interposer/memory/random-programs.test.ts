@@ -22,11 +22,14 @@ for (const seed of seeds(1, 10)) {
   });
 }
 
-(SANITIZED ? test.skip : test.serial)('the failures of all these programs are all over the driver', (t) => {
-  t.log(failed.size, [...failed].toSorted().join());
-  // Of some 1,600 calls; one program alone has 41 to 60.
-  t.true(failed.size >= 80, [...failed].join());
-});
+// Under sanitizers the programs take too few steps.
+if (!SANITIZED) {
+  test.serial('the failures of all these programs are all over the driver', (t) => {
+    t.log(failed.size, [...failed].toSorted().join());
+    // Of some 1,600 calls; one program alone has 41 to 60.
+    t.true(failed.size >= 80, [...failed].join());
+  });
+}
 
 for (const lanes of [1, 3]) {
   for (const seed of seeds(11, 5)) {
