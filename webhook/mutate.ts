@@ -80,6 +80,7 @@ export function mutatePod(
     ...dialects.flatMap((dialect) => dialect.schedulers),
   ];
   const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
+  const volumes = new Map(listAt(field(pod, 'spec'), 'volumes').map((volume) => [textAt(volume, 'name'), volume]));
   const problems = [
     ...forged,
     ...named,
@@ -90,7 +91,7 @@ export function mutatePod(
     ...containers.flatMap((container) => checkContainer(container, shares.has(container.name), rules)),
     ...containers
       .filter(({ name }) => shares.has(name))
-      .flatMap(({ spec, path }) => checkReadOnlyParents(spec, path, listAt(field(pod, 'spec'), 'volumes'))),
+      .flatMap(({ spec, path }) => checkReadOnlyParents(spec, path, volumes)),
   ];
   if (problems.length > 0) return { kind: 'refused', problems };
 

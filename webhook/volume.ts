@@ -106,13 +106,18 @@ export function checkReservedPaths(container: JsonObject, path: string): Problem
 /**
  * Refuses what the container could not start with: the runtime makes the places of our mounts in the folders around them,
  * and cannot in one that the pod mounts read-only. A folder of the node has them already, or not: unknown here.
+ * `volumes`: the pod's, by name.
  */
-export function checkReadOnlyParents(container: JsonObject, path: string, volumes: readonly unknown[]): Problem[] {
+export function checkReadOnlyParents(
+  container: JsonObject,
+  path: string,
+  volumes: ReadonlyMap<string | undefined, unknown>,
+): Problem[] {
   return listAt(container, 'volumeMounts').flatMap((mount, index) => {
     const mountPath = textAt(mount, 'mountPath');
     const at = absolute(mountPath);
     if (mountPath === undefined || ![PRELOAD, HOME].some((own) => posix.dirname(own) === at)) return [];
-    const volume = volumes.find((one) => textAt(one, 'name') === textAt(mount, 'name'));
+    const volume = volumes.get(textAt(mount, 'name'));
     if (field(volume, 'hostPath') !== undefined) return [];
     const source = ALWAYS_READ_ONLY.find((one) => field(volume, one) !== undefined);
     if (source === undefined && field(mount, 'readOnly') !== true) return [];

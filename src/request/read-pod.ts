@@ -108,12 +108,15 @@ function withPodAmounts(
   { containers, annotations, labels, recorded, dialects, problems }: PodMaps,
 ): readonly AmountsByDialect[] {
   const all = [...written];
+  const apps = containers.filter(({ kind }) => kind === 'app');
+  // The first of a name. Tenants write as many keys and containers as the API server takes: each is looked at once.
+  const places = new Map(containers.map(({ name }, index): [string, number] => [name, index]).toReversed());
   const add = (dialect: Dialect, name: string, path: string, amounts: Amounts) => {
-    const index = containers.findIndex((container) => container.name === name);
-    if (index < 0) {
+    const index = places.get(name);
+    if (index === undefined) {
       const right = `write one of ${containers
-        .map((container) => container.name)
         .slice(0, 8)
+        .map((container) => container.name)
         .join(', ')}`;
       problems.push(invalid(path, name, 'names a container that is not in the pod', right));
       return;
@@ -123,18 +126,21 @@ function withPodAmounts(
     all[index] = new Map([...own, [dialect, new Map([...(own.get(dialect) ?? []), ...amounts])]]);
   };
   for (const dialect of dialects) {
+    const [before] = [...recorded].find(([, record]) => record.dialect === dialect.name) ?? [];
     for (const { container, amounts, path } of dialect.readPod?.(annotations, labels) ?? []) {
-      const [before] = [...recorded].find(([, record]) => record.dialect === dialect.name) ?? [];
-      const apps = containers.filter(({ kind }) => kind === 'app');
-      // Places may have changed since the pod was patched; what was recorded counts.
-      if (typeof container === 'number' && before !== undefined) continue;
-      const placed = typeof container === 'number' ? apps[container]?.name : (container ?? before ?? apps[0]?.name);
-      if (typeof container === 'number' && placed === undefined) {
-        const wrong = `has a number for container ${container + 1}, and the pod has ${apps.length}`;
-        problems.push(invalid(path, undefined, wrong, 'write one number for each container'));
+      if (typeof container !== 'number') {
+        add(dialect, container ?? before ?? apps[0]?.name ?? '', path, amounts);
         continue;
       }
-      add(dialect, placed ?? '', path, amounts);
+      // Places may have changed since the pod was patched; what was recorded counts.
+      if (before !== undefined) break;
+      const app = apps[container];
+      if (app === undefined) {
+        const wrong = `has a number for container ${container + 1}, and the pod has ${apps.length}`;
+        problems.push(invalid(path, undefined, wrong, 'write one number for each container'));
+        break;
+      }
+      add(dialect, app.name, path, amounts);
     }
   }
   return all;

@@ -27,11 +27,12 @@ type Names = {
   readonly coresLimit?: string;
 };
 
+const GPU_MANAGER_LIMIT = 'tencent.com/vcuda-core-limit';
 const GPU_MANAGER: Names = {
   cores: 'tencent.com/vcuda-core',
   memory: 'tencent.com/vcuda-memory',
   unitBytes: 256 * MIB,
-  coresLimit: 'tencent.com/vcuda-core-limit',
+  coresLimit: GPU_MANAGER_LIMIT,
 };
 const QGPU: Names = {
   cores: 'tke.cloud.tencent.com/qgpu-core',
@@ -76,7 +77,7 @@ const resourcesOf = ({ cores, memory, idleCores }: Names): readonly string[] => 
 export const tke: Dialect = {
   name: 'tke',
   resources: [...resourcesOf(GPU_MANAGER), ...resourcesOf(QGPU)],
-  podNotes: ['tencent.com/vcuda-core-limit', QGPU_CLASS],
+  podNotes: [GPU_MANAGER_LIMIT, QGPU_CLASS],
   environment: [],
   schedulers: [],
   zeroIsNothing: true,

@@ -288,3 +288,39 @@ test('enough are refused and defused, and unpatched pods are dangerous to the ju
   // Amounts, and annotations without a share, are no danger by themselves.
   t.true(unseen.length < 10, unseen.map(([name]) => name).join());
 });
+
+// What a tenant can write in one pod of some MiB. Of processor time, so that no busy machine decides; the first took 11 s
+// when each number was looked up among all containers.
+test('a pod with as many entries as fit is answered in a time that grows with its size', (t) => {
+  const entries = (count: number, of: (index: number) => object) => Array.from({ length: count }, (_, at) => of(at));
+  const numbers = {
+    metadata: { annotations: { 'vke.volcengine.com/container-multiple-gpu': '2,'.repeat(130_000) } },
+    spec: { containers: entries(20_000, (at) => ({ name: `c${at}` })) },
+  };
+  const named = {
+    metadata: {
+      annotations: Object.fromEntries(
+        Array.from({ length: 5000 }, (_, at) => [`nvidia.com/container.x${at}.gpu-memory.request`, '1Gi']),
+      ),
+    },
+    spec: numbers.spec,
+  };
+  const volumeMounts = entries(1000, () => ({ name: 'v999', mountPath: '/etc', readOnly: true }));
+  const resources = { limits: { 'cotenant.io/gpu-memory': '1Gi' } };
+  const mounts = sharePod(
+    { volumeMounts },
+    {
+      volumes: entries(1000, (at) => ({ name: `v${at}`, emptyDir: {} })),
+      initContainers: entries(400, (at) => ({ name: `i${at}`, resources, volumeMounts })),
+    },
+  );
+  for (const [what, pod] of Object.entries({ numbers, named, mounts })) {
+    const before = process.cpuUsage();
+    const { allowed, denial = '' } = answerOf(creation(pod), configuration);
+    const { user, system } = process.cpuUsage(before);
+    t.log(what, (user + system) / 1e6, 's');
+    t.false(allowed);
+    t.true(denial.length < 10_000, what);
+    t.true(user + system < 5e6, `${what}: ${(user + system) / 1e6} s of processor`);
+  }
+});
