@@ -29,6 +29,7 @@ export function parseQuantity(value: unknown): Result<Quantity> {
   if (typeof value !== 'string' && typeof value !== 'number') return err('is not a quantity');
   const text = String(value);
   if (text.length > LONGEST_TEXT) return err('is too long for a quantity');
+  if (text.trim() === '') return err('is empty');
   const match = SYNTAX.exec(text);
   const [, sign, whole = '', fraction = '', suffix = '', exponentText] = match ?? [];
   if (!match || whole + fraction === '') {
@@ -59,13 +60,18 @@ export function floorUnits(quantity: Quantity, unit: bigint): bigint {
   return quantity.numerator < 0n && quantity.numerator % size !== 0n ? quotient - 1n : quotient;
 }
 
-type WrongNumber = { readonly wrong: string; readonly right: string };
+/** The two texts go into a Problem. `meant`: a number that is right, where it is clear which was meant. */
+export type WrongNumber = { readonly wrong: string; readonly right: string; readonly meant?: number };
 
-/** A whole number in `least..most` (both safe integers). The two texts of a failure go into a Problem. */
+/** A whole number in `least..most` (both safe integers). */
 export function parseWhole(value: unknown, least: number, most: number): Result<number, WrongNumber> {
   const right = `write a whole number from ${least} to ${most}`;
   const parsed = parseQuantity(value);
-  if (!parsed.ok) return err({ wrong: parsed.error, right });
+  if (!parsed.ok) {
+    const bare = withoutMarks(String(value));
+    const meant = bare === String(value) ? undefined : parseWhole(bare, least, most);
+    return err({ wrong: parsed.error, right, ...(meant?.ok && proposal(meant.value)) });
+  }
   const whole = wholeUnits(parsed.value, 1n);
   if (whole === undefined) return err({ wrong: 'is not a whole number', right });
   if (whole < BigInt(least)) return err({ wrong: `is less than ${least}`, right });
@@ -79,13 +85,20 @@ export function parsePercent(value: unknown, least: number, most: number): Resul
   if (whole.ok) return whole;
   const meant = meantPercent(value);
   if (meant === undefined || meant < Math.max(1, least) || meant > most) return whole;
-  return err({ wrong: whole.error.wrong, right: `write ${meant}` });
+  return err({ wrong: whole.error.wrong, ...proposal(meant) });
+}
+
+const proposal = (meant: number) => ({ right: `write ${meant}`, meant });
+
+/** Without the quotes, blanks and commas around it that were written by mistake. Long texts stay. */
+export function withoutMarks(text: string): string {
+  return text.length > LONGEST_TEXT ? text : text.replace(/^[\s"'`]+/, '').replace(/[\s"'`,;]+$/, '');
 }
 
 /** What a writer of "50%", "0.5" or "0,5" meant: 50. Undefined for other texts, whole numbers among them. */
 export function meantPercent(value: unknown): number | undefined {
-  const text = String(value).replace(',', '.');
-  const parsed = parseQuantity(/^\s*([\d.]+)\s*%?\s*$/.exec(text)?.[1] ?? text);
+  const text = withoutMarks(String(value)).replace(',', '.');
+  const parsed = parseQuantity(/^([\d.]+)\s*%?$/.exec(text)?.[1] ?? text);
   if (!parsed.ok) return undefined;
   const { numerator, denominator } = parsed.value;
   const percent = text.includes('%') ? wholeUnits(parsed.value, 1n) : undefined;
@@ -104,12 +117,14 @@ export function parseUnits(
   most: number,
   unitBytes: number,
 ): Result<number, WrongNumber> {
-  const meant = /^\s*\d+(\.\d+)?\s*[mgt]i?b?\s*$/i.test(String(value)) && !/\dm$/.test(String(value));
-  if (!meant) return parseUnitCount(value, least, most, unitBytes);
-  const parsed = parseQuantity(binaryText(String(value)));
+  const text = withoutMarks(String(value));
+  const isBytes = /^\d+([.,]\d+)?\s*[mgt]i?b?$/i.test(text) && !/\dm$/.test(text);
+  if (!isBytes) return parseUnitCount(value, least, most, unitBytes);
+  const parsed = parseQuantity(binaryText(text));
   const units = parsed.ok ? floorUnits(parsed.value, BigInt(unitBytes)) : 0n;
-  const right = units >= BigInt(least) && units <= BigInt(most) ? `write ${units}` : `write ${least} to ${most}`;
-  return err({ wrong: `is an amount of bytes, and units of ${formatBytes(unitBytes)} are counted here`, right });
+  const isWithin = units >= BigInt(least) && units <= BigInt(most);
+  const right = isWithin ? proposal(Number(units)) : { right: `write ${least} to ${most}` };
+  return err({ wrong: `is an amount of bytes, and units of ${formatBytes(unitBytes)} are counted here`, ...right });
 }
 
 /** A number without a unit of bytes. Milli is proposed as what it was meant to be: "4096m" as 4096 MiB. */
@@ -131,10 +146,12 @@ export function meantBytes(quantity: Quantity, gpus = 1): string {
   return `"${meant}Mi"${meant < 1024 && bytes !== undefined ? ` or "${meant}Gi"` : ''}`;
 }
 
-/** "4gi", "4GB" and "4 g" as Kubernetes writes what is meant by them: "4Gi". Other texts stay. */
+/** "4gi", "4GB" and "4 g" as Kubernetes writes what is meant by them: "4Gi"; and "1,5" as "1.5", without marks around it.
+ * "1,500" has two meanings and stays. */
 export function binaryText(text: string): string {
-  const [, number, unit = ''] = /^\s*(\d+(?:\.\d+)?)\s*([kmgt])i?b?\s*$/i.exec(text) ?? [];
-  return number === undefined ? text : `${number}${unit.toUpperCase()}i`;
+  const bare = withoutMarks(text).replace(/^(\d+),(\d{1,2})(?!\d)/, '$1.$2');
+  const [, number, unit = ''] = /^(\d+(?:\.\d+)?)\s*([kmgt])i?b?$/i.exec(bare) ?? [];
+  return number === undefined ? bare : `${number}${unit.toUpperCase()}i`;
 }
 
 /** True where both are quantities of the same value. */

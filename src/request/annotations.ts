@@ -28,7 +28,7 @@ import {
 } from '../api/request.ts';
 import { field, type JsonObject } from '../common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../common/problem.ts';
-import { parsePercent, parseWhole } from '../common/quantity.ts';
+import { meantPercent, parsePercent, parseWhole, withoutMarks } from '../common/quantity.ts';
 import { notWeakerThan } from '../policy/mode.ts';
 import type { Dialect, ForeignChoice } from './dialects/dialect.ts';
 import { mayBeUnlimited, type Rules } from './rules/namespace-rules.ts';
@@ -50,9 +50,19 @@ export type Choices = {
 };
 
 const LONGEST_LIST = 32;
-/** With a `!` it is one to leave out. */
-const UUID = /^!?GPU-[0-9A-Za-z-]{1,60}$/;
-const MODEL = /^!?[\w .:+/()-]{1,100}$/;
+const LONGEST_PROPOSAL = 200;
+/** Names in a list with commas. With a `!` it is one to leave out. */
+type Names = { readonly pattern: RegExp; readonly what: string; readonly example: string };
+const UUIDS: Names = {
+  pattern: /^!?GPU-[0-9A-Za-z-]{1,60}$/,
+  what: 'the UUID of a GPU',
+  example: 'GPU-8f3c0d52-...',
+};
+const MODELS: Names = {
+  pattern: /^!?[\w .:+/()-]{1,100}$/,
+  what: 'the model of a GPU',
+  example: 'NVIDIA H200,Tesla T4',
+};
 /** Enough for a list of that length whose entries hold two of Kubernetes' longest names each. */
 const LONGEST_TEXT = 8192;
 
@@ -84,23 +94,23 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     const chosen = named(value);
     const right =
       allowed.length > 0 ? `write one of ${allowed.join(', ')}` : 'leave it out: this namespace allows no choice';
-    if (chosen === undefined) problems.push(invalid(annotationPath(key), value, 'is not known', right));
+    const isEmpty = value.trim() === '';
+    if (chosen === undefined)
+      problems.push(invalid(annotationPath(key), value, isEmpty ? 'is empty' : 'is not known', right));
     else if (!allowed.includes(chosen)) problems.push(notAllowed(key, value, right));
     else return chosen;
     return undefined;
   };
-  const list = (key: string, allowed: boolean, pattern: RegExp, example: string): readonly string[] => {
+  const list = (key: string, allowed: boolean, names: Names): readonly string[] => {
     const value = text(key);
     if (value === undefined) return [];
-    const entries = value.split(',').map((entry) => entry.trim());
-    const both = entries.find((entry) => entries.includes(`!${entry}`));
     if (!allowed) problems.push(notAllowed(key, value, 'leave it out'));
-    else if (entries.length > LONGEST_LIST || !entries.every((entry) => pattern.test(entry))) {
-      const wrong = `is not a list of at most ${LONGEST_LIST} names`;
-      problems.push(invalid(annotationPath(key), value, wrong, `write them with commas, such as "${example}"`));
-    } else if (both !== undefined)
-      problems.push(invalid(annotationPath(key), value, `names "${both}" and leaves it out`, 'write one of the two'));
-    else return [...new Set(entries)].sort();
+    else {
+      const entries = value.split(',').map((entry) => entry.trim());
+      const problem = wrongList(entries, names);
+      if (problem === undefined) return [...new Set(entries)].sort();
+      problems.push(invalid(annotationPath(key), value, problem.wrong, problem.right));
+    }
     return [];
   };
   const isolation: readonly MemoryIsolation[] = mayBeUnlimited(rules) ? ['on', 'off'] : ['on'];
@@ -112,8 +122,8 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     priority: one(PRIORITY_ANNOTATION, PRIORITIES, rules.priorities) ?? 'normal',
     memoryIsolation: one(MEMORY_ISOLATION_ANNOTATION, ['on', 'off'], isolation),
     enforcement: one(ENFORCEMENT_ANNOTATION, MODES, notWeakerThan(rules.enforcement)),
-    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, MODEL, 'NVIDIA H200,Tesla T4'),
-    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, UUID, 'GPU-8f3c0d52-...'),
+    gpuModels: list(GPU_MODEL_ANNOTATION, rules.allowGpuModel, MODELS),
+    gpuUuids: list(GPU_UUID_ANNOTATION, rules.allowGpuUuid, UUIDS),
     templates: readTemplates(text(TEMPLATE_ANNOTATION), rules, problems),
   };
 }
@@ -147,7 +157,27 @@ export function withForeignChoices(
 
 function isAllowed(key: NonNullable<ForeignChoice['own']>, value: string, rules: Rules): boolean {
   if (key === PLACEMENT_ANNOTATION) return rules.placements.some((placement) => placement === value);
-  return rules.allowGpuUuid && value.split(',').every((uuid) => UUID.test(uuid.trim()));
+  return rules.allowGpuUuid && value.split(',').every((uuid) => UUIDS.pattern.test(uuid.trim()));
+}
+
+/** What is wrong with a list of names, or undefined. What was meant is proposed where that is clear. */
+function wrongList(entries: readonly string[], { pattern, what, example }: Names) {
+  const named = entries.filter((entry) => entry !== '');
+  if (named.length === 0) return { wrong: 'is empty', right: `write ${what}, such as "${example}", or leave it out` };
+  if (entries.length > LONGEST_LIST)
+    return { wrong: `is a list of ${entries.length} names`, right: `write at most ${LONGEST_LIST}` };
+  const both = named.find((entry) => named.includes(`!${entry}`));
+  const stray = named.find((entry) => !pattern.test(entry));
+  if (stray === undefined && named.length === entries.length)
+    return both === undefined
+      ? undefined
+      : { wrong: `names "${both}" and leaves it out`, right: 'write one of the two' };
+  const meant = named.map((entry) => withoutMarks(entry).replace(/^(!?)gpu-/, '$1GPU-'));
+  const proposal = meant.join(',');
+  const isClear = proposal.length <= LONGEST_PROPOSAL && meant.every((entry) => pattern.test(entry));
+  const right = isClear ? `write "${proposal}"` : `write names with commas, such as "${example}"`;
+  if (stray === undefined) return { wrong: 'has an empty name', right };
+  return { wrong: named.length === 1 ? `is not ${what}` : `has a name that is not ${what}`, right };
 }
 
 function notAllowed(key: string, value: string, right: string): Problem {
@@ -175,12 +205,22 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
     problems.push(notAllowed(CORES_LIMIT_ANNOTATION, text, 'leave it out, or have the policy soft allowed'));
     return undefined;
   }
-  const refuse = (entry: string, why = 'is not a percentage') => {
-    const right = 'write percent over all its GPUs, such as "80", or container=percent with commas';
-    problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, why, right));
+  const read = (value: string) => parsePercent(value, 1, 100 * MOST_GPUS);
+  const refuse = (entry: string, why?: string, right?: string) => {
+    const end = entry.indexOf('=') + 1;
+    const percent = read(entry.slice(end));
+    const meant = why === undefined && !percent.ok ? percent.error.meant : undefined;
+    const clear = meant === undefined ? right : `write "${entry.slice(0, end).trim()}${meant}"`;
+    const usual = 'write percent over all its GPUs, such as "80", or container=percent with commas';
+    const wrong = why ?? 'is not a percentage';
+    problems.push(invalid(annotationPath(CORES_LIMIT_ANNOTATION), entry, wrong, clear ?? usual));
   };
+  if (/^\s*\d*,\d+\s*$/.test(text) && meantPercent(text) !== undefined) {
+    refuse(text);
+    return undefined;
+  }
   const percentOf = (value: string) => {
-    const percent = parsePercent(value, 1, 100 * MOST_GPUS);
+    const percent = read(value);
     return percent.ok ? percent.value : undefined;
   };
   return readByContainer(text, percentOf, refuse);
@@ -193,10 +233,21 @@ function readCoresLimits(text: string | undefined, rules: Rules, problems: Probl
 function readByContainer<T>(
   text: string,
   read: (value: string) => T | undefined,
-  refuse: (entry: string, why?: string) => void,
+  refuse: (entry: string, why?: string, right?: string) => void,
 ): T | ReadonlyMap<string, T> | undefined {
   const chosen = new Map<string, T>();
-  for (const entry of text.split(',').slice(0, LONGEST_LIST + 1)) {
+  const entries = text.split(',').slice(0, LONGEST_LIST + 1);
+  if (entries.some((entry) => entry.trim() === '')) {
+    const rest = entries.filter((entry) => entry.trim() !== '').join(',');
+    let isRight = rest !== '' && rest.length <= LONGEST_PROPOSAL;
+    if (isRight)
+      readByContainer(rest, read, () => {
+        isRight = false;
+      });
+    refuse(text, rest === '' ? 'is empty' : 'has an empty entry', isRight ? `write "${rest.trim()}"` : undefined);
+    return undefined;
+  }
+  for (const entry of entries) {
     // No regular expression: one with several ways to read the same blanks takes time that grows with their cube.
     const equals = entry.indexOf('=');
     const container = entry.slice(0, Math.max(equals, 0)).trim();
@@ -220,9 +271,9 @@ function readTemplates(text: string | undefined, rules: Rules, problems: Problem
     problems.push(forbidden(path, text, 'names a template, but no templates are configured', right));
     return undefined;
   }
-  const refuse = (entry: string, why = 'is not a configured template') => {
-    const right = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
-    problems.push(invalid(path, entry, why, right));
+  const refuse = (entry: string, why = 'is not a configured template', right?: string) => {
+    const usual = `write one of ${[...rules.templates.keys()].join(', ')}, or container=template with commas`;
+    problems.push(invalid(path, entry, why, right ?? usual));
   };
   return readByContainer(text, (template) => (rules.templates.has(template) ? template : undefined), refuse);
 }

@@ -57,7 +57,7 @@ const slice = settings({
   gpus: v.exactOptional(whole(1, 16), 1),
   /** Only these GPUs, or these models. */
   gpu: v.exactOptional(oneOrMore(gpuName)),
-  model: v.exactOptional(oneOrMore(v.pipe(v.string(), v.nonEmpty('the name of a model')))),
+  model: v.exactOptional(oneOrMore(v.pipe(v.string(), v.trim(), v.nonEmpty('the name of a model')))),
   policy: v.exactOptional(
     v.pipe(
       v.unknown(),

@@ -1,6 +1,8 @@
 // The type of a CLI command, and the parsing of its arguments: options, usage texts, exit codes. Each command is in its
 // own file.
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+import { meantPercent, parsePercent, parseWhole, type WrongNumber, withoutMarks } from '../../common/quantity.ts';
+import type { Result } from '../../common/result.ts';
 import { nearNames } from './near.ts';
 
 /** Takes a value where `value` names it in the usage text; else it is a switch. */
@@ -100,14 +102,53 @@ export function flag(parsed: Parsed, name: string): boolean {
 export const texts = (parsed: Parsed, name: string): readonly string[] =>
   (parsed.values[name] as readonly string[] | undefined) ?? [];
 
+/** An option as it was given, for messages: an empty value, and blanks and quotes around it, are visible. */
+export const given = (name: string, value: string): string =>
+  `--${name} ${value === '' || value !== withoutMarks(value) ? JSON.stringify(value) : value}`;
+
 /** A whole number within the bounds. */
-export function whole(parsed: Parsed, name: string, least: number, most: number): number | undefined {
+export const whole = (parsed: Parsed, name: string, least: number, most: number): number | undefined =>
+  numberWithin(parsed, name, { least, most, meant: (value) => meantIn(parseWhole(value, least, most)) });
+
+type PercentBounds = {
+  readonly least: number;
+  readonly most: number;
+  /** It is the total over these. */
+  readonly gpus?: number;
+  /** Less is refused elsewhere, and not proposed. */
+  readonly leastMeant?: number | undefined;
+};
+
+/** Whole percent within the bounds; what a writer of "50%" or "0.5" meant is proposed, as the total over all GPUs. */
+export function percent(parsed: Parsed, name: string, bounds: PercentBounds): number | undefined {
+  const { least, most, gpus = 1, leastMeant = least } = bounds;
+  const meant = (value: string): number | undefined => {
+    const each = gpus > 1 ? meantPercent(value) : undefined;
+    const total = each === undefined ? meantIn(parsePercent(value, least, most)) : each * gpus;
+    return total !== undefined && total % gpus === 0 && total >= leastMeant && total <= most ? total : undefined;
+  };
+  return numberWithin(parsed, name, { least, most, meant });
+}
+
+const meantIn = (read: Result<number, WrongNumber>): number | undefined => (read.ok ? read.value : read.error.meant);
+
+type Bounds = {
+  readonly least: number;
+  readonly most: number;
+  readonly meant: (value: string) => number | undefined;
+};
+
+/** Digits only. What was meant by other texts is proposed. */
+function numberWithin(parsed: Parsed, name: string, { least, most, meant }: Bounds): number | undefined {
   const value = text(parsed, name);
   if (value === undefined) return undefined;
   const number = Number(value);
-  if (!/^\d{1,9}$/.test(value) || number < least || number > most)
-    throw new UsageError(`--${name} ${value}: want ${least} to ${most}`);
-  return number;
+  const isDigits = /^\d{1,9}$/.test(value);
+  if (isDigits && number >= least && number <= most) return number;
+  const proposed = isDigits ? undefined : meant(value);
+  const sign = value.includes('%') ? ', without the percent sign' : '';
+  const right = proposed === undefined ? '' : `; write ${proposed}${sign}`;
+  throw new UsageError(`${given(name, value)}: want ${least} to ${most}${right}`);
 }
 
 export const port = (parsed: Parsed, name: string): number | undefined => whole(parsed, name, 0, 65535);
@@ -118,7 +159,7 @@ export const anyOf = (names: readonly string[]): string => names.join(', ').repl
 export function choice<const T extends string>(parsed: Parsed, name: string, choices: readonly T[]): T | undefined {
   const value = text(parsed, name);
   const found = choices.find((one) => one === value);
-  if (value !== undefined && found === undefined) throw new UsageError(`--${name} ${value}: want ${anyOf(choices)}`);
+  if (value !== undefined && found === undefined) throw new UsageError(`${given(name, value)}: want ${anyOf(choices)}`);
   return found;
 }
 

@@ -11,7 +11,7 @@ import {
   parseComputePolicy,
 } from '../../api/request.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
-import { choice, flag, type Options, type Parsed, text, UsageError, whole } from '../lib/command.ts';
+import { choice, flag, given, type Options, type Parsed, percent, text, UsageError, whole } from '../lib/command.ts';
 import { memoryProblem } from '../lib/split-amounts.ts';
 
 const DEFAULT = 'default';
@@ -41,22 +41,27 @@ export const ENFORCEMENT_OPTIONS: Options = {
 };
 
 export function policyOption(parsed: Parsed): ComputePolicy | null | undefined {
-  const given = text(parsed, 'policy');
-  if (given === undefined || given === DEFAULT) return given && null;
-  const policy = parseComputePolicy(given);
+  const policyGiven = text(parsed, 'policy');
+  if (policyGiven === undefined || policyGiven === DEFAULT) return policyGiven && null;
+  const policy = parseComputePolicy(policyGiven);
   if (policy) return policy;
-  throw new UsageError(`--policy ${given}: want ${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or ${DEFAULT}`);
+  throw new UsageError(
+    `${given('policy', policyGiven)}: want ${COMPUTE_POLICIES.join(', ')}, a number 0 to 5, or ${DEFAULT}`,
+  );
 }
 
-export const percentOption = (parsed: Parsed, name: string, most = 100): number | null | undefined =>
-  text(parsed, name) === DEFAULT ? null : whole(parsed, name, 1, most);
+export const percentOption = (parsed: Parsed, name: string): number | null | undefined =>
+  text(parsed, name) === DEFAULT ? null : percent(parsed, name, { least: 1, most: 100 });
+
+const weightOption = (parsed: Parsed): number | null | undefined =>
+  text(parsed, 'weight') === DEFAULT ? null : whole(parsed, 'weight', 1, MOST_WEIGHT);
 
 export function computeChange(parsed: Parsed): ComputeChange {
   const change = {
     policy: policyOption(parsed),
     priority: choice(parsed, 'priority', PRIORITIES),
-    weight: percentOption(parsed, 'weight', MOST_WEIGHT),
-    coresPercent: whole(parsed, 'gpu-cores', 0, 100 * MOST_GPUS),
+    weight: weightOption(parsed),
+    coresPercent: percent(parsed, 'gpu-cores', { least: 0, most: 100 * MOST_GPUS }),
     coresLimitPercent: percentOption(parsed, 'gpu-cores-limit'),
   };
   return Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)) as ComputeChange;
@@ -75,7 +80,7 @@ export function memoryOption(parsed: Parsed): number | undefined {
   if (!bytes.ok) throw new UsageError(memoryProblem(memory, bytes.error.wrong));
   if (bytes.value % MIB !== 0)
     throw new UsageError(
-      `--gpu-memory ${memory}: want whole MiB; the nearest is ${Math.max(1, Math.round(bytes.value / MIB))}Mi`,
+      `${given('gpu-memory', memory)}: want whole MiB; the nearest is ${Math.max(1, Math.round(bytes.value / MIB))}Mi`,
     );
   return bytes.value;
 }

@@ -9,8 +9,19 @@ import {
   MOST_WEIGHT,
   PRIORITIES,
 } from '../../api/request.ts';
-import { parseWhole } from '../../common/quantity.ts';
-import { choice, flag, type Options, type Parsed, text, texts, UsageError, whole } from '../lib/command.ts';
+import { parseWhole, withoutMarks } from '../../common/quantity.ts';
+import {
+  choice,
+  flag,
+  given,
+  type Options,
+  type Parsed,
+  percent,
+  text,
+  texts,
+  UsageError,
+  whole,
+} from '../lib/command.ts';
 import { coresOfEach, memoryOfEach, memoryProblem } from '../lib/split-amounts.ts';
 import { policyOption } from './set.ts';
 
@@ -42,10 +53,20 @@ export type Share = Pick<GrantBody, 'gpuUuids' | 'isolateMemory'> & {
 
 export const shareOf = (parsed: Parsed, shares = sharesOf(parsed)): Share => ({
   shares,
-  gpuUuids: [...texts(parsed, 'gpu')],
+  gpuUuids: texts(parsed, 'gpu').map(gpuOf),
   isolateMemory: !flag(parsed, 'no-memory-isolation'),
   compute: computeOf(parsed),
 });
+
+/** Which GPUs there are the agent knows. */
+function gpuOf(uuid: string): string {
+  const bare = withoutMarks(uuid);
+  if (bare === '') throw new UsageError(`${given('gpu', uuid)}: want the UUID of a GPU, as nvidia-smi -L shows it`);
+  if (bare.includes(','))
+    throw new UsageError(`${given('gpu', uuid)}: want one GPU; write --gpu ${bare.split(/[\s,]+/).join(' --gpu ')}`);
+  if (bare !== uuid) throw new UsageError(`${given('gpu', uuid)}: want the UUID of a GPU; write ${bare}`);
+  return uuid;
+}
 
 function computeOf(parsed: Parsed): ComputeChoice {
   const policy = policyOption(parsed) ?? undefined;
@@ -63,9 +84,9 @@ export function sharesOf(parsed: Parsed): GpuShare[] {
 }
 
 export function equalShares(parsed: Parsed, memory: GpuShare['memory'], gpus: number): GpuShare[] {
-  const cores = whole(parsed, 'gpu-cores', gpus, 100 * gpus);
-  const coresLimitPercent = whole(parsed, 'gpu-cores-limit', 1, 100);
+  const cores = percent(parsed, 'gpu-cores', { least: gpus, most: 100 * gpus, gpus });
   const coresPercent = cores === undefined ? undefined : coresOfEach(cores, gpus);
+  const coresLimitPercent = percent(parsed, 'gpu-cores-limit', { least: 1, most: 100, leastMeant: coresPercent });
   if (coresLimitPercent !== undefined && coresLimitPercent < (coresPercent ?? Infinity))
     throw new UsageError(
       coresPercent === undefined

@@ -4,11 +4,13 @@ import { invalid, type Problem } from '../../common/problem.ts';
 import {
   binaryText,
   floorUnits,
+  formatBytes,
   MIB,
   meantBytes,
   meantPercent,
   parseQuantity,
   type Quantity,
+  withoutMarks,
 } from '../../common/quantity.ts';
 import { err, type Result } from '../../common/result.ts';
 
@@ -20,23 +22,36 @@ function ceilMib({ numerator, denominator }: Quantity): number | undefined {
 
 const isBelowMib = (quantity: Quantity) => quantity.numerator > 0n && floorUnits(quantity, BigInt(MIB)) === 0n;
 
-/** What is right in the place of an amount of bytes that cannot be read, or is below 1 MiB. */
-export function rightBytes(text: string): string {
+/** What is right in the place of an amount of bytes that cannot be read, or is below 1 MiB: not less than `leastBytes`. */
+export function rightBytes(text: string, leastBytes = 0): string {
+  const right = meantAmounts(text);
+  const enough = right.filter((amount) => {
+    const parsed = parseQuantity(amount);
+    return parsed.ok && floorUnits(parsed.value, 1n) >= BigInt(leastBytes);
+  });
+  if (enough.length > 0) return `write ${enough.map((amount) => `"${amount}"`).join(' or ')}`;
+  if (leastBytes > 0) return `write "${formatBytes(leastBytes)}" or more`;
   const parsed = parseQuantity(text);
-  if (parsed.ok && isBelowMib(parsed.value))
-    return text.endsWith('i') ? 'write at least "1Mi"' : `write ${meantBytes(parsed.value)}`;
-  const meant = binaryText(text);
-  return meant === text ? 'write an amount such as "8Gi"' : `write "${meant}"`;
+  return parsed.ok && isBelowMib(parsed.value) ? 'write at least "1Mi"' : 'write an amount such as "8Gi"';
 }
 
-/** An amount in bytes, or undefined with a problem added. */
-export function bytesAmount(text: string, path: string, problems: Problem[]) {
+/** Empty where nothing above 0 can have been meant, or it is too unclear what. */
+function meantAmounts(text: string): readonly string[] {
+  const meant = parseQuantity(text).ok ? text : binaryText(text);
+  const parsed = parseQuantity(meant);
+  if (!parsed.ok || parsed.value.numerator <= 0n) return [];
+  if (!isBelowMib(parsed.value)) return meant === text ? [] : [meant];
+  return meant.endsWith('i') ? [] : meantBytes(parsed.value).replaceAll('"', '').split(' or ');
+}
+
+/** An amount in bytes, or undefined with a problem added, which proposes `leastBytes` or more. */
+export function bytesAmount(text: string, path: string, problems: Problem[], leastBytes?: number) {
   const parsed = parseQuantity(text);
   const bytes = parsed.ok ? ceilMib(parsed.value) : undefined;
   const isBelow = parsed.ok && isBelowMib(parsed.value);
   if (bytes !== undefined && !isBelow) return { kind: 'bytes', bytes } as const;
   const wrong = isBelow ? 'counts bytes' : 'is no amount that a GPU has';
-  problems.push(invalid(path, text, parsed.ok ? wrong : parsed.error, rightBytes(text)));
+  problems.push(invalid(path, text, parsed.ok ? wrong : parsed.error, rightBytes(text, leastBytes)));
   return undefined;
 }
 
@@ -49,19 +64,23 @@ export function hundredthsOf(text: string): number | undefined {
   return hundredths > 0n && numerator <= denominator ? Number(hundredths) : undefined;
 }
 
-/** What is right in the place of "50%", "50" or "0,5". */
-export function rightFraction(text: string): string {
-  const [, number = '', sign] = /^\s*([\d.,]+)\s*(%?)\s*$/.exec(text) ?? [];
+/** What is right in the place of "50%", "50" or "0,5": not less than `least`. */
+export function rightFraction(text: string, least = 0): string {
+  const [, number = '', sign] = /^([\d.,]+)\s*(%?)$/.exec(withoutMarks(text)) ?? [];
   const value = Number(number.replace(',', '.'));
   const meant = sign || /^\d\d$/.test(number) ? value / 100 : value;
-  return meant >= 0.0001 && meant <= 1 ? `write "${meant}"` : 'write a fraction of a GPU such as "0.5", up to 1';
+  if (meant >= Math.max(0.0001, least) && meant <= 1) return `write "${meant}"`;
+  return least > 0 ? rightAbove(least) : 'write a fraction of a GPU such as "0.5", up to 1';
 }
 
-/** A fraction of a GPU's memory, or undefined with a problem added. */
-export function percentAmount(text: string, path: string, problems: Problem[]): MemoryAmount | undefined {
+/** What is right in the place of a limit below the fraction of a GPU that is reserved. */
+export const rightAbove = (least: number): string => (least < 1 ? `write "${least}" or more, up to 1` : 'write "1"');
+
+/** A fraction of a GPU's memory, or undefined with a problem added, which proposes `least` or more. */
+export function percentAmount(text: string, path: string, problems: Problem[], least = 0): MemoryAmount | undefined {
   const hundredths = hundredthsOf(text);
   if (hundredths === undefined) {
-    problems.push(invalid(path, text, 'is no fraction of a GPU', rightFraction(text)));
+    problems.push(invalid(path, text, 'is no fraction of a GPU', rightFraction(text, least)));
     return undefined;
   }
   return hundredths === 10_000 ? { kind: 'whole' } : { kind: 'percent', percent: hundredths / 100 };

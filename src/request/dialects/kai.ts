@@ -12,11 +12,11 @@ import {
 } from '../../api/request.ts';
 import { type JsonObject, textAt } from '../../common/json.ts';
 import { type Checked, forbidden, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parseUnits, parseWhole } from '../../common/quantity.ts';
+import { formatBytes, MIB, parseUnits, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
-import { bytesAmount, percentAmount, rightFraction } from './fractions.ts';
+import { bytesAmount, percentAmount, rightAbove, rightFraction } from './fractions.ts';
 
 const FRACTION = 'gpu-fraction';
 /** As Run:ai and as KAI write it. */
@@ -109,28 +109,38 @@ function readFraction({ amounts }: Asked, problems: Problem[]): Share | undefine
   const [key, limitKeys] =
     fraction === undefined ? ([MEMORY, MEMORY_LIMITS] as const) : ([FRACTION, FRACTION_LIMITS] as const);
   const limitKey = limitKeys.find((one) => amounts.has(one)) ?? limitKeys[0];
-  const readAmount = (name: string): MemoryAmount | undefined => {
+  /** `reserved`: of which it is the limit. */
+  const readAmount = (name: string, reserved?: MemoryAmount): MemoryAmount | undefined => {
     const text = amounts.get(name);
     if (text === undefined) return undefined;
-    if (fraction !== undefined) return percentAmount(text, annotationPath(name), problems);
-    const mebibytes = parseUnits(text, 1, MOST_MEMORY_BYTES / MIB, MIB);
+    const least = reserved && sizeOf(reserved);
+    if (fraction !== undefined) return percentAmount(text, annotationPath(name), problems, (least ?? 0) / 100);
+    const [leastUnits, most] = [Math.max(1, (least ?? 0) / MIB), MOST_MEMORY_BYTES / MIB];
+    const mebibytes = parseUnits(text, 1, most, MIB);
     if (mebibytes.ok) return { kind: 'bytes', bytes: mebibytes.value * MIB };
-    const isFraction = /^\s*0?[.,]\d+\s*$|%\s*$/.test(text);
-    const right = isFraction ? `${rightFraction(text)} as ${FRACTION}` : `${mebibytes.error.right}: MiB`;
+    const { meant } = mebibytes.error;
+    const isFraction = name === MEMORY && /^\s*0?[.,]\d+\s*$|%\s*$/.test(text);
+    const isBelow = meant === undefined || meant < leastUnits;
+    const bounds = least === undefined ? mebibytes.error.right : `write a whole number from ${leastUnits} to ${most}`;
+    const right = isFraction ? `${rightFraction(text)} as ${FRACTION}` : `${isBelow ? bounds : `write ${meant}`}: MiB`;
     problems.push(invalid(annotationPath(name), text, mebibytes.error.wrong, right));
     return undefined;
   };
-  return withLimit(readAmount(key), readAmount(limitKey), [limitKey, amounts.get(limitKey) ?? ''], problems);
+  const reserved = readAmount(key);
+  const limit = readAmount(limitKey, reserved);
+  return withLimit(reserved, limit, [limitKey, amounts.get(limitKey) ?? ''], problems);
 }
 
 /** A missing request is the limit, and a missing limit the request. */
 function readNamed({ amounts }: Asked, keys: readonly string[], problems: Problem[]): Share | undefined {
-  const readBytes = (end: string): MemoryAmount | undefined => {
+  const readBytes = (end: string, reserved?: MemoryAmount): MemoryAmount | undefined => {
     const key = keys.find((one) => one.endsWith(end));
     const text = key === undefined ? undefined : amounts.get(key);
-    return key === undefined || text === undefined ? undefined : bytesAmount(text, annotationPath(key), problems);
+    if (key === undefined || text === undefined) return undefined;
+    return bytesAmount(text, annotationPath(key), problems, reserved && sizeOf(reserved));
   };
-  const [request, limit] = [readBytes(REQUEST_END), readBytes(LIMIT_END)];
+  const request = readBytes(REQUEST_END);
+  const limit = readBytes(LIMIT_END, request);
   const limitKey = keys.find((key) => key.endsWith(LIMIT_END)) ?? '';
   return withLimit(request ?? limit, limit, [limitKey, amounts.get(limitKey) ?? ''], problems);
 }
@@ -144,11 +154,13 @@ function withLimit(
   if (memory === undefined) return undefined;
   if (limit === undefined || sizeOf(limit) === sizeOf(memory)) return { gpu: { memory } };
   if (sizeOf(limit) > sizeOf(memory)) return { gpu: { memory, memoryLimit: limit }, limit: written };
-  problems.push(
-    invalid(annotationPath(written[0]), written[1], 'is less than what is reserved', 'write at least that'),
-  );
+  const right = memory.kind === 'bytes' ? rightSize(memory.bytes, written[0]) : rightAbove(sizeOf(memory) / 100);
+  problems.push(invalid(annotationPath(written[0]), written[1], 'is less than what is reserved', right));
   return undefined;
 }
+
+const rightSize = (bytes: number, key: string): string =>
+  key.startsWith(PER_CONTAINER) ? `write "${formatBytes(bytes)}" or more` : `write ${bytes / MIB} or more: MiB`;
 
 /** For comparison of two amounts of one kind. */
 function sizeOf(amount: MemoryAmount): number {

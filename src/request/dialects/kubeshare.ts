@@ -8,7 +8,7 @@ import { type Checked, invalid, keyPath, missing, type Problem } from '../../com
 import { parseQuantity, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Answer, Asked, Dialect, PodAmounts } from './dialect.ts';
-import { bytesAmount, hundredthsOf, percentAmount, rightFraction } from './fractions.ts';
+import { bytesAmount, hundredthsOf, percentAmount, rightAbove, rightFraction } from './fractions.ts';
 
 const LABELS = 'sharedgpu/';
 const ANNOTATIONS = 'kubeshare/';
@@ -61,9 +61,10 @@ function read(asked: Asked): Checked<Answer> {
 
   const problems: Problem[] = [];
   const cores = percentOf(request, path(REQUEST), problems);
-  const most = limit === undefined ? undefined : percentOf(limit, path(LIMIT), problems);
+  const least = cores === undefined ? 0 : Number(request);
+  const most = limit === undefined ? undefined : percentOf(limit, path(LIMIT), problems, least);
   if (most !== undefined && cores !== undefined && most < cores)
-    problems.push(invalid(path(LIMIT), limit, `is less than ${REQUEST}`, `write ${request} or more, up to 1`));
+    problems.push(invalid(path(LIMIT), limit, `is less than ${REQUEST}`, rightAbove(least)));
   const amount =
     memory === undefined
       ? memoryOfRequest(request, domain, path, problems)
@@ -89,11 +90,12 @@ function wholeGpus(request: string, limit: string | undefined, path: (name: stri
   };
 }
 
-/** Whole percent, rounded down, and at least 1; 0 for nothing. */
-function percentOf(text: string, path: string, problems: Problem[]): number | undefined {
+/** Whole percent, rounded down, and at least 1; 0 for nothing. A problem proposes `least` or more. */
+function percentOf(text: string, path: string, problems: Problem[], least = 0): number | undefined {
   if (sameQuantity(text, '0')) return 0;
   const hundredths = hundredthsOf(text);
-  if (hundredths === undefined) problems.push(invalid(path, text, 'is no fraction of a GPU', rightFraction(text)));
+  if (hundredths === undefined)
+    problems.push(invalid(path, text, 'is no fraction of a GPU', rightFraction(text, least)));
   return hundredths === undefined ? undefined : Math.max(1, Math.floor(hundredths / 100));
 }
 

@@ -167,8 +167,10 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
     if (parsed.ok) return parsed.value || undefined;
     const [, percent] = /^(\d+)\s*%$/.exec(text) ?? [];
     const isSize = resource === names.count || resource === names.memory;
+    const isUnclear = isPercent && parsed.error.meant === undefined;
+    const usual = isUnclear ? 'write a whole number from 0 to 100' : parsed.error.right;
     const isOther = percent !== undefined && isSize && names.percentage !== undefined;
-    const right = isOther ? `write ${names.percentage}: ${percent}` : `${parsed.error.right}: ${unit}`;
+    const right = isOther ? `write ${names.percentage}: ${percent}` : `${usual}: ${unit}`;
     problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, right));
     return undefined;
   };

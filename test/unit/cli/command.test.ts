@@ -17,7 +17,7 @@ import {
 } from '../../../src/cli/lib/command.ts';
 import { nearNames } from '../../../src/cli/lib/near.ts';
 import { jsonText, yamlText } from '../../../src/cli/lib/text.ts';
-import { sharesOf } from '../../../src/cli/options/share.ts';
+import { shareOf, sharesOf } from '../../../src/cli/options/share.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 
 const command: Command = {
@@ -71,12 +71,24 @@ test('a command without arguments refuses one', (t) => {
 test('a number or a name is read within its bounds', (t) => {
   t.is(whole(parsed('-s', '9'), 'size', 1, 9), 9);
   t.is(whole(parsed(), 'size', 1, 9), undefined);
-  for (const value of ['0', '10', '1.5', '-1', '', '1e0', ' 1'])
-    t.throws(() => whole(parsed(`--size=${value}`), 'size', 1, 9), { message: `--size ${value}: want 1 to 9` });
+  const wrong: Record<string, string> = {
+    '0': '0: want 1 to 9',
+    '10': '10: want 1 to 9',
+    '1.5': '1.5: want 1 to 9',
+    '-1': '-1: want 1 to 9',
+    '': '"": want 1 to 9',
+    '1e0': '1e0: want 1 to 9; write 1',
+    ' 1': '" 1": want 1 to 9; write 1',
+    '"5"': '"\\"5\\"": want 1 to 9; write 5',
+    '5,': '"5,": want 1 to 9; write 5',
+    '5%': '5%: want 1 to 9',
+  };
+  for (const [value, message] of Object.entries(wrong))
+    t.throws(() => whole(parsed(`--size=${value}`), 'size', 1, 9), { message: `--size ${message}` });
   t.is(choice(parsed('-s', 'b'), 'size', ['a', 'b', 'c']), 'b');
   t.is(choice(parsed(), 'size', ['a', 'b']), undefined);
   t.throws(() => choice(parsed('-s', 'd'), 'size', ['a', 'b', 'c']), { message: '--size d: want a, b or c' });
-  t.throws(() => choice(parsed('-s', ''), 'size', ['a', 'b']), { message: '--size : want a or b' });
+  t.throws(() => choice(parsed('-s', ''), 'size', ['a', 'b']), { message: '--size "": want a or b' });
 });
 
 test('help is asked for in two ways, wherever it stands before the command', (t) => {
@@ -208,14 +220,62 @@ test('indivisible or invalid amounts are refused with the valid form', (t) => {
     [['-m', '1Ei'], /^--gpu-memory 1Ei is more than/],
     [['-m', '1Gi', '-n', '0'], /^--gpus 0: want 1 to 16$/],
     [['-m', '1Gi', '-n', '17'], /^--gpus 17: want 1 to 16$/],
-    [['-m', '1Gi', '-n', '1.0'], /^--gpus 1\.0: want 1 to 16$/],
-    [['-m', '1Gi', '-n', ''], /^--gpus : want 1 to 16$/],
+    [['-m', '1Gi', '-n', '1.0'], /^--gpus 1\.0: want 1 to 16; write 1$/],
+    [['-m', '1Gi', '-n', ''], /^--gpus "": want 1 to 16$/],
+    [['-m', ''], /^--gpu-memory "" is empty; write 1Mi to 1Pi, such as 2Gi$/],
+    [['-m', '"4Gi"'], /^--gpu-memory "\\"4Gi\\"" is not a quantity .*; write 4Gi$/],
+    [['-m', '4Gi,'], /^--gpu-memory "4Gi," is not a quantity .*; write 4Gi$/],
+    [['-m', '0,5'], /^--gpu-memory 0,5 is not a quantity .*; write 0\.5Gi$/],
+    [['-m', '50,'], /^--gpu-memory "50," is not a quantity .*; write 50Mi or 50Gi$/],
+    [['-m', '+5'], /^--gpu-memory \+5 counts bytes; write 5Mi or 5Gi$/],
+    [['-m', '1Gi', '--gpu-cores', '50%'], /^--gpu-cores 50%: want 1 to 100; write 50, without the percent sign$/],
+    [['-m', '1Gi', '--gpu-cores', '0.5'], /^--gpu-cores 0\.5: want 1 to 100; write 50$/],
+    [['-m', '1Gi', '--gpu-cores', '0,5'], /^--gpu-cores 0,5: want 1 to 100; write 50$/],
+    [['-m', '1Gi', '--gpu-cores', ''], /^--gpu-cores "": want 1 to 100$/],
+    [['-m', '3Gi', '-n', '3', '--gpu-cores', '50 %'], /: want 3 to 300; write 150, without the percent sign$/],
+    [['-m', '3Gi', '-n', '3', '--gpu-cores', '1e1'], /^--gpu-cores 1e1: want 3 to 300$/],
+    [['-m', '1Gi', '--gpu-cores', '60', '--gpu-cores-limit', '80%'], /: want 1 to 100; write 80, without/],
+    [['-m', '1Gi', '--gpu-cores', '60', '--gpu-cores-limit', '50%'], /: want 1 to 100$/],
     [['-m', '1Gi', '--gpu-cores', '101'], /^--gpu-cores 101: want 1 to 100$/],
     [['-m', '2Gi', '-n', '2', '--gpu-cores', '1'], /^--gpu-cores 1: want 2 to 200$/],
     [['-m', '2Gi', '-n', '2', '--gpu-cores', '51'], /want a whole percent of each, such as 50 or 52$/],
   ];
   for (const [args, message] of cases)
     t.throws(() => shares(...args), { instanceOf: UsageError, message }, args.join(' '));
+});
+
+test('what an option proposes is taken in its place', (t) => {
+  const texts = ['50%', '50 %', ' 50', '"50"', '50,', '', '0', '-5', '1e1', '0.5', '0,5', '4GB', '4gi', '4 Gi', '+5'];
+  // Of another option may be wrong: 2Gi cannot be split over 10 GPUs.
+  const besides = [['-m2Gi'], ['-m6Gi', '-n3'], ['-m2Gi', '--gpu-cores=10'], ['-m2Gi', '--gpu-cores=60']];
+  for (const option of ['gpu-memory', 'gpus', 'gpu-cores', 'gpu-cores-limit', 'weight', 'gpu']) {
+    for (const beside of besides.flatMap((one) => texts.map((text) => ({ one, text })))) {
+      const read = (value: string): string | undefined => {
+        const found = parse(run, [...beside.one, `--${option}=${value}`]);
+        if (found === 'help') throw new Error('help was asked for');
+        try {
+          shareOf(found);
+        } catch (error) {
+          if (error instanceof UsageError) return error.message;
+          throw error;
+        }
+        return undefined;
+      };
+      const [, meant, other] = / write ([\d.]+[KMG]?i?)(?: or (\S+))?(,|$)/.exec(read(beside.text) ?? '') ?? [];
+      for (const value of [meant, other].filter((one) => one !== undefined))
+        t.false(read(value)?.startsWith(`--${option} ${value}`) ?? false, `--${option} ${beside.text} -> ${value}`);
+    }
+  }
+});
+
+test('a GPU of run is named by one UUID', (t) => {
+  const said = (gpu: string) => {
+    const found = parse(run, ['-m', '1Gi', `--gpu=${gpu}`]);
+    return t.throws(() => shareOf(found as Parsed), { instanceOf: UsageError }).message;
+  };
+  t.is(said(''), '--gpu "": want the UUID of a GPU, as nvidia-smi -L shows it');
+  t.is(said('"GPU-1"'), '--gpu "\\"GPU-1\\"": want the UUID of a GPU; write GPU-1');
+  t.is(said('GPU-1, GPU-2'), '--gpu GPU-1, GPU-2: want one GPU; write --gpu GPU-1 --gpu GPU-2');
 });
 
 test('shares add up to the requested sum, or the request is refused', (t) => {

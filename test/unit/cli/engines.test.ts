@@ -57,7 +57,12 @@ test("cGPU's variables ask for its share of the GPU, its weight and its priority
   t.like(share([`${PREFIX}_MEM_CONTAINER`, '3'], ['CGPU_DISABLE', 'true']), { isolateMemory: false });
   t.is(share([`${PREFIX}_MEM_CONTAINER`, '0']), undefined, 'zero switches cGPU off');
   t.is(share(['CGPU_DISABLE', '1']), undefined);
-  t.throws(() => share([`${PREFIX}_MEM_CONTAINER`, '3Gi']), { message: /MEM_CONTAINER=3Gi: want 0 to 65536/ });
+  t.throws(() => share([`${PREFIX}_MEM_CONTAINER`, '3Gi']), {
+    message: /MEM_CONTAINER=3Gi: want 0 to 65536 GiB; write 3$/,
+  });
+  t.throws(() => share([`${PREFIX}_MEM_CONTAINER`, '3'], [`${PREFIX}_SCHD_WEIGHT`, '"4"']), {
+    message: /want 1 to 25; write 4$/,
+  });
   t.throws(() => share([`${PREFIX}_MEM_CONTAINER`, '16'], [`${PREFIX}_MEM_DEV`, '15']), { message: /is more than/ });
 });
 

@@ -64,7 +64,7 @@ table('KAI, Run:ai', {
     `${annotation('gpu-memory-limit')}: "4000" is more than what is reserved, and overcommit is not allowed here; leave it out, or have allowMemoryOvercommit switched on`,
   ]),
   'a limit below the fraction': fraction({ 'gpu-fraction': '0.5', 'gpu-fraction-limit': '0.25' }, [
-    `${annotation('gpu-fraction-limit')}: "0.25" is less than what is reserved; write at least that`,
+    `${annotation('gpu-fraction-limit')}: "0.25" is less than what is reserved; write "0.5" or more, up to 1`,
   ]),
   'a request of a container by name': fraction({ [REQUEST]: '8Gi' }, [bytes(8 * GIB)]),
   'a limit alone is the request': fraction({ [LIMIT]: '2G' }, [bytes(1908 * MIB)]),
@@ -126,7 +126,7 @@ table('KubeShare', {
   ]),
   'an opportunistic pod': shared({ gpu_request: '0', gpu_limit: '0.5', gpu_mem: '1073741824' }, [bytes(GIB)]),
   'a limit below the request': shared({ gpu_request: '0.5', gpu_limit: '0.2', gpu_mem: '1Gi' }, [
-    `${label('gpu_limit')}: "0.2" is less than gpu_request; write 0.5 or more, up to 1`,
+    `${label('gpu_limit')}: "0.2" is less than gpu_request; write "0.5" or more, up to 1`,
   ]),
   'a limit without a request': shared({ gpu_limit: '0.5' }, [
     `${label('gpu_request')}: is missing; write a fraction of a GPU such as "0.5"`,

@@ -77,6 +77,8 @@ const KEYS: Record<string, Record<string, string>> = {
     '50': 'write "0.5"',
     '1.5': 'write a fraction of a GPU such as "0.5", up to 1',
     '0.00001': 'write a fraction of a GPU such as "0.5", up to 1',
+    '"0.5"': 'write "0.5"',
+    '': 'write a fraction of a GPU such as "0.5", up to 1',
   },
   'gpu-memory': {
     '4gb': 'write 4096: MiB',
@@ -113,6 +115,115 @@ test('kai and kubeshare: a refusal of a key of the pod proposes what was meant',
       t.is(proposed(outcome(podWith({}, more), rules({ dialects: ['kai', 'kubeshare'] }))), right, `${key}: ${text}`);
     }
   }
+});
+
+const AMOUNT_SLIPS: Record<string, string> = {
+  '': 'is empty',
+  ' ': 'is empty',
+  '"50"': 'write 50',
+  "'50'": 'write 50',
+  ' 50 ': 'write 50',
+  '50,': 'write 50',
+};
+/** A resource of each dialect that counts, with what makes it complete. */
+const COUNTED: Record<string, object> = {
+  [OWN.cores]: { [OWN.memory]: '1Gi' },
+  'aliyun.com/gpu-mem': {},
+  'cnvrg.io/metagpu': {},
+  'nvidia.com/gpumem': {},
+  'nvidia.com/gpucores': {},
+  'volcano.sh/vgpu-memory': { 'volcano.sh/vgpu-number': 1 },
+  'koordinator.sh/gpu': {},
+  'tencent.com/vcuda-memory': { 'tencent.com/vcuda-core': 30 },
+  'volcano.sh/gpu-mem.128Mi': {},
+  'vke.volcengine.com/mgpu-core': { 'vke.volcengine.com/mgpu-memory': 3000 },
+};
+test('an amount that is empty, or has quotes or a comma around it, is refused so', (t) => {
+  const known = ['ack', 'metagpu', 'hami', 'volcano', 'tke', 'koordinator', 'huawei', 'volcengine'];
+  for (const [resource, beside] of Object.entries(COUNTED)) {
+    for (const [text, said] of Object.entries(AMOUNT_SLIPS)) {
+      const [problem] = outcome(podWith({ ...beside, [resource]: text }, {}), rules({ dialects: known })) as string[];
+      t.true(problem?.includes(`"] ${said}`) || problem?.includes(` ${said}`), `${resource}: ${text} -> ${problem}`);
+    }
+  }
+});
+
+/** Key of an annotation of ours -> text -> what is wrong, and what is right. */
+const ANNOTATIONS: Record<string, Record<string, string>> = {
+  'gpu-model': {
+    '': '"" is empty; write the model of a GPU, such as "NVIDIA H200,Tesla T4", or leave it out',
+    ',': '"," is empty; write the model of a GPU, such as "NVIDIA H200,Tesla T4", or leave it out',
+    'NVIDIA L4,': '"NVIDIA L4," has an empty name; write "NVIDIA L4"',
+    '"NVIDIA L4"': '"\\"NVIDIA L4\\"" is not the model of a GPU; write "NVIDIA L4"',
+    '50%': '"50%" is not the model of a GPU; write names with commas, such as "NVIDIA H200,Tesla T4"',
+    'L4;T4': '"L4;T4" is not the model of a GPU; write names with commas, such as "NVIDIA H200,Tesla T4"',
+  },
+  'gpu-uuid': {
+    '': '"" is empty; write the UUID of a GPU, such as "GPU-8f3c0d52-...", or leave it out',
+    'GPU-1,': '"GPU-1," has an empty name; write "GPU-1"',
+    'gpu-1': '"gpu-1" is not the UUID of a GPU; write "GPU-1"',
+    '0': '"0" is not the UUID of a GPU; write names with commas, such as "GPU-8f3c0d52-..."',
+    'GPU-1,0':
+      '"GPU-1,0" has a name that is not the UUID of a GPU; write names with commas, such as "GPU-8f3c0d52-..."',
+  },
+  'gpu-cores-limit': {
+    '': '"" is empty; write percent over all its GPUs, such as "80", or container=percent with commas',
+    '50%': '"50%" is not a percentage; write "50"',
+    '0,5': '"0,5" is not a percentage; write "50"',
+    'main=50%': '"main=50%" is not a percentage; write "main=50"',
+    'main=50,': '"main=50," has an empty entry; write "main=50"',
+    '"50"': '"\\"50\\"" is not a percentage; write "50"',
+  },
+  'compute-weight': { '': '"" is empty; write a whole number from 1 to 100' },
+  placement: { '': '"" is empty; write one of binpack, spread, fragmentation, topology' },
+  template: {
+    '': '"" is empty; write one of small, or container=template with commas',
+    'small,': '"small," has an empty entry; write "small"',
+    'Small,': '"Small," has an empty entry; write one of small, or container=template with commas',
+  },
+};
+test('an annotation with a slip is answered with where it is and what is right', (t) => {
+  const allowed = rules({ allowGpuUuid: true, mostComputeWeight: 100, templates: { small: { gpuMemory: '1Gi' } } });
+  for (const [name, texts] of Object.entries(ANNOTATIONS)) {
+    const key = `cotenant.io/${name}`;
+    const limits = name === 'template' ? {} : { [OWN.memory]: '1Gi', [OWN.cores]: '10' };
+    for (const [text, said] of Object.entries(texts)) {
+      const read = (value: string) => outcome(podWith(limits, { annotations: { [key]: value } }), allowed);
+      t.deepEqual(read(text), [`metadata.annotations["${key}"]: ${said}`]);
+      const [, meant] = /; write "([^"]+)"$/.exec(said) ?? [];
+      if (meant !== undefined) t.true(Array.isArray(read(meant)) && typeof (read(meant) as unknown[])[0] !== 'string');
+    }
+  }
+});
+
+test('a limit is proposed that is not below what is reserved', (t) => {
+  const over = rules({ dialects: ['kai', 'kubeshare'], allowMemoryOvercommit: true });
+  const texts = ['10', '10%', '60%', '0,6', '"0.7"', '20', '0', '-1', '', '1.5', '100', '1Gi', '8GB', '3000m', '5e3'];
+  const cases: [key: string, where: 'annotations' | 'labels', beside: object][] = [
+    ['gpu-fraction-limit', 'annotations', { 'gpu-fraction': '0.5' }],
+    ['gpu-fraction.limit', 'annotations', { 'gpu-fraction': '0.5' }],
+    ['gpu-fraction-limit', 'annotations', { 'gpu-fraction': '1' }],
+    ['gpu-memory-limit', 'annotations', { 'gpu-memory': '2000' }],
+    [NAMED.replace('request', 'limit'), 'annotations', { [NAMED]: '4Gi' }],
+    ['sharedgpu/gpu_limit', 'labels', { ...KUBESHARE, 'sharedgpu/gpu_request': '0.55' }],
+  ];
+  for (const [key, where, beside] of cases) {
+    for (const text of texts) {
+      const read = (value: string) => outcome(podWith({}, { [where]: { ...beside, [key]: value } }), over);
+      const found = read(text);
+      if (!Array.isArray(found) || typeof found[0] !== 'string') continue;
+      const [, meant = '', other] =
+        /; write (?:a whole number from )?"?([\d.]+[KMGT]?i?)"?(?: or "([^"]+)")?/.exec(found[0]) ?? [];
+      for (const value of [meant, other].filter((one) => one !== undefined))
+        t.true(typeof (read(value) as unknown[])[0] === 'object', `${key}: ${text} -> ${found[0]} -> ${read(value)}`);
+    }
+  }
+  const said = (limit: string) =>
+    outcome(podWith({}, { annotations: { 'gpu-fraction': '0.5', 'gpu-fraction-limit': limit } }), over);
+  t.deepEqual(said('10'), [
+    'metadata.annotations["gpu-fraction-limit"]: "10" is no fraction of a GPU; write "0.5" or more, up to 1',
+  ]);
+  t.is(proposed(said('60%')), 'write "0.6"');
 });
 
 test('percent of several GPUs is proposed as the total over them', (t) => {

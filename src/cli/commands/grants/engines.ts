@@ -5,7 +5,7 @@ import { constants } from 'node:os';
 import type { ContainerAnswer, GrantBody } from '../../../agent/admin-api.ts';
 import { SLICE_KIND } from '../../../agent/containers/device-edits.ts';
 import { loadNative } from '../../../agent/os/addon.ts';
-import { GIB } from '../../../common/quantity.ts';
+import { GIB, parseUnits, parseWhole } from '../../../common/quantity.ts';
 import { ask, STATE_OPTION, stateFolder } from '../../lib/agent-client.ts';
 import { type Command, type Parsed, parse, text, UsageError, whole } from '../../lib/command.ts';
 import { engineFlags } from '../../lib/engine-flags.ts';
@@ -112,16 +112,18 @@ const isOn = (value: string | undefined): boolean => value === 'true' || value =
 
 /** The share by cGPU's variables; undefined: they ask for none. */
 export function cgpuShare(parsed: Parsed, variables: ReadonlyMap<string, string>): Share | undefined {
-  const number = (name: string, least: number, most: number): number | undefined => {
+  const number = (name: string, least: number, most: number, unit = ''): number | undefined => {
     const value = variables.get(name);
     if (value === undefined || value === '') return undefined;
-    if (!/^\d{1,6}$/.test(value) || Number(value) < least || Number(value) > most)
-      throw new UsageError(`-e ${name}=${value}: want ${least} to ${most}`);
-    return Number(value);
+    if (/^\d{1,6}$/.test(value) && Number(value) >= least && Number(value) <= most) return Number(value);
+    const read = unit === '' ? parseWhole(value, least, most) : parseUnits(value, least, most, GIB);
+    const meant = read.ok ? read.value : read.error.meant;
+    const right = meant === undefined ? '' : `; write ${meant}`;
+    throw new UsageError(`-e ${name}=${value}: want ${least} to ${most}${unit}${right}`);
   };
-  const units = number('ALIYUN_COM_GPU_MEM_CONTAINER', 0, 65_536) ?? 0;
+  const units = number('ALIYUN_COM_GPU_MEM_CONTAINER', 0, 65_536, ' GiB') ?? 0;
   if (units === 0) return undefined;
-  const total = number('ALIYUN_COM_GPU_MEM_DEV', 1, 65_536);
+  const total = number('ALIYUN_COM_GPU_MEM_DEV', 1, 65_536, ' GiB');
   if (total !== undefined && units > total)
     throw new UsageError(
       `-e ALIYUN_COM_GPU_MEM_CONTAINER=${units}: is more than ALIYUN_COM_GPU_MEM_DEV, which is ${total}`,

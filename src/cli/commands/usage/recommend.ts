@@ -8,7 +8,7 @@ import { type ContainerSeries, type Headroom, recommend as sizesOf } from '../..
 import type { Cluster } from '../../cluster/api-client.ts';
 import { readSnapshots } from '../../cluster/collect.ts';
 import { readSnapshot, stateFolder } from '../../lib/agent-client.ts';
-import { type Command, flag, type Parsed, text, UsageError, whole } from '../../lib/command.ts';
+import { type Command, flag, type Parsed, percent, text, UsageError } from '../../lib/command.ts';
 import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
 import {
   allNamespacesOption,
@@ -85,8 +85,8 @@ function selectionOf(parsed: Parsed): Wanted {
 }
 
 const headroomOf = (parsed: Parsed): Headroom => ({
-  memoryPercent: whole(parsed, 'memory-headroom', 0, 999) ?? 0,
-  coresPercent: whole(parsed, 'cores-headroom', 0, 999) ?? 0,
+  memoryPercent: percent(parsed, 'memory-headroom', { least: 0, most: 999 }) ?? 0,
+  coresPercent: percent(parsed, 'cores-headroom', { least: 0, most: 999 }) ?? 0,
 });
 
 function windowOf(parsed: Parsed): number {
