@@ -72,7 +72,7 @@ def living(group: int) -> list:
     found = []
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):  # it ended meanwhile
-            before, _, after = stat.read_text().rpartition(")")
+            before, _, after = stat.read_text(errors="replace").rpartition(")")
             letter, _, of, *_ = after.split()
             if int(of) == group and letter not in ("Z", "X"):
                 found.append({"pid": int(stat.parent.name), "state": letter, "name": before.partition("(")[2]})
@@ -203,6 +203,7 @@ def ask_all(steps: list, given: argparse.Namespace, env: dict, begun: float, kee
     """Runs the steps one after the other; `keep` gets each one's result. The total counts from when the probe `begun`."""
     flags = [f"--{flag}" for flag in ("simulated", "managed") if getattr(given, flag)]
     total_s = given.total * given.patience
+    env = {**env, "COTENANT_PROBE_PATIENCE": f"{given.patience:g}"}
     deadline = begun + total_s
     for step in steps:
         budget_s = step.budget_s * given.patience

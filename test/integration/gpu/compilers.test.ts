@@ -115,7 +115,7 @@ test("nvcc compiles the probe's runtime program with both runtimes", (t) => {
         'python3',
         [
           '-c',
-          `import sys; sys.path.insert(0, ${JSON.stringify(join(PROGRAMS, '..'))}); import tools; tools.compile_cuda(*sys.argv[1:])`,
+          `import sys; sys.path.insert(0, ${JSON.stringify(join(PROGRAMS, '..'))}); import tools; tools.COMPILE_S = 600; tools.compile_cuda(*sys.argv[1:])`,
           ...[join(toolkit(), 'bin/nvcc'), 'runtime.cu', program, compute, '-cudart', kind, `-L${libraries}`],
         ],
         { encoding: 'utf8', env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1' } },

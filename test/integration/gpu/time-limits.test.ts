@@ -89,3 +89,12 @@ late = tools.run(["sleep", "60"], tools.environment(), 0.1)
 print(json.dumps([runtime.verdict(late, 1), runtime.verdict(tools.run(["false"], tools.environment(), 20), 1)]))`);
   t.deepEqual(words, ['out of time (not within 0.1 s)', 'did not run (ended with 1: )']);
 });
+
+test('a process whose name is no text does not end the probe', async (t) => {
+  const names = await python(`
+import ctypes, json, os, probe
+PR_SET_NAME = 15
+ctypes.CDLL(None).prctl(PR_SET_NAME, b"a\\xff", 0, 0, 0)
+print(json.dumps([one["name"] for one in probe.living(os.getpgid(0)) if one["pid"] == os.getpid()]))`);
+  t.deepEqual(names, ['a\ufffd']);
+});

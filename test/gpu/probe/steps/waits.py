@@ -1,6 +1,7 @@
 """Kernels that wait on their GPU for a later launch, with many launched ahead: on two streams of a process, and in two
 processes of one container on one GPU. Do they end under half of the GPU, and after how long?"""
 
+import os
 import pathlib
 import tempfile
 
@@ -14,8 +15,9 @@ COUNT = 28
 PERCENT = 50
 SLICE = 8 << 30
 START_S = 20
-#: For COUNT of them; they take less than half a second by their share.
-PATIENCE_S = 4
+#: For COUNT of them; they take less than half a second by their share. On a busy machine thrice as long, and no longer:
+#: what ends late is not taken for what ends by its share.
+PATIENCE_S = 4 * min(3, float(os.environ.get("COTENANT_PROBE_PATIENCE", "1")))
 _SHARED = "/dev/shm"
 
 
@@ -81,7 +83,7 @@ def waits(context: Context) -> Answer:
             context.note(data)
 
     def said(name: str) -> str:
-        one = {key: (f"{value['seconds']:.3f} s" if value["ended"] else f"NOT ENDED within {PATIENCE_S} s")
+        one = {key: (f"{value['seconds']:.3f} s" if value["ended"] else f"NOT ENDED within {PATIENCE_S:g} s")
                for key, value in data[name].items()}
         return f"{name}: bare {one['bare']}, with {PERCENT} % {one['granted']}"
 
