@@ -140,6 +140,7 @@ test('use is counted once across a step of the wall clock', async (t) => {
     const before = await look();
     t.true(before.reported);
     const ofBefore = nowUs();
+    const fromUs = performance.now() * 1000;
     setClock(seconds);
     use(0, [pid, 100, ofBefore]);
     const after = await look();
@@ -148,7 +149,6 @@ test('use is counted once across a step of the wall clock', async (t) => {
       // The driver's ring still has what it sampled under the time before, which now is to come.
       t.deepEqual(await look(), after, 'what is of the other time is no idleness');
     }
-    const fromUs = performance.now() * 1000;
     use(0, [pid, 100, nowUs()]);
     const later = await look();
     t.true(later.reported, `${seconds} s: it is reported again`);
