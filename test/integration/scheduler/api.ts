@@ -41,7 +41,7 @@ export type Api = {
   readonly bindings: V1Binding[];
   /** All that were requested, also those that were refused. */
   readonly evictions: V1Eviction[];
-  evictionFault: number | undefined;
+  evictionFault: () => number | undefined;
   readonly budgets: V1PodDisruptionBudget[];
   /** PodGroups of Kubernetes 1.36 by name, with `minCount`; 0: the basic policy. */
   readonly podGroups: Map<string, number>;
@@ -97,7 +97,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
     pods: new Map(),
     bindings: [],
     evictions: [],
-    evictionFault: undefined,
+    evictionFault: () => undefined,
     budgets: [],
     podGroups: new Map(),
     events: [],
@@ -139,7 +139,7 @@ export async function startApi(t: ExecutionContext, gpus: Readonly<Record<string
   };
   const evict = async ({ body }: Asked, response: ServerResponse) => {
     api.evictions.push((await body()) as V1Eviction);
-    const { evictionFault: code } = api;
+    const code = api.evictionFault();
     if (code !== undefined) return refuse(response, code, 'not today');
     return answer(response, 201, { kind: 'Status', status: 'Success' });
   };

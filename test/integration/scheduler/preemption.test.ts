@@ -118,7 +118,7 @@ test('a refused eviction evicts no other pod, and holds nothing', async (t) => {
   const { api, running } = await started(t, { a: 1000 }, (api) => {
     for (const name of ['one', 'two']) addHolder(api, name, { node: 'a', gpu: 0, mib: 500 });
     api.addPod('urgent', 900);
-    api.evictionFault = 429;
+    api.evictionFault = () => 429;
   });
   t.deepEqual(await nominated(running, 'urgent', 900, { priority: 5 }, ['a']), ['a']);
   t.regex(

@@ -28,22 +28,23 @@ static bool is_released(void) {
     return access(beside("release"), F_OK) == 0;
 }
 
-static void keep(pid_t process, int ready) {
+static void keep(pid_t process, int ready, void (*held)(void)) {
     const bool kept = ptrace(PTRACE_SEIZE, process, 0, PTRACE_O_TRACEEXIT) == 0;
+    if (kept && held) held();
     if (!kept || write(ready, "k", 1) != 1) _exit(1);
     for (int fd = 0; fd < 64; fd++) close(fd); /* its pipes are the agent's */
     for (long waited = 0; waited < HELD_LONGEST_US && !is_released(); waited += HELD_POLL_US) usleep(HELD_POLL_US);
     _exit(0);
 }
 
-/* Does not return, except where no process can be held. */
-static void hold(void) {
+/* Does not return, except where no process can be held. `held` is called once it cannot be ended any more. */
+static void hold(void (*held)(void)) {
     int go[2], ready[2];
     char byte;
     if (pipe(go) != 0 || pipe(ready) != 0) return;
     const pid_t own = getpid(), keeper = fork();
     if (keeper == 0) {
-        if (read(go[0], &byte, 1) == 1) keep(own, ready[1]);
+        if (read(go[0], &byte, 1) == 1) keep(own, ready[1], held);
         _exit(1);
     }
     prctl(PR_SET_PTRACER, keeper, 0, 0, 0);

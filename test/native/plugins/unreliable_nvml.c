@@ -23,7 +23,7 @@ static char mode(void) {
     if (fd < 0) return byte;
     if (read(fd, &byte, 1) != 1) byte = 'n';
     close(fd);
-    if (byte == 'h' && !is_released()) hold();
+    if (byte == 'h' && !is_released()) hold(NULL);
     return byte;
 }
 

@@ -98,7 +98,7 @@ test('a scrape makes no driver call: it works with a stopped sampler', async (t)
 test('while the driver hangs, cotenant_up is 0 and grants wait', async (t) => {
   t.timeout(120_000);
   const node = await startNode(t, '--gpu', 'l4');
-  const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 1000 } });
+  const agent = await startAgent(t, node, { settings: { intervalMs: 100, silenceMs: 4000 } });
   const tenant = runTenant(t, node, agent, ['--gpu-memory', '1Gi', '--name', 'one'], [CLIENT]);
   await tell(tenant, 'init');
   await tell(tenant, 'context 0');

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
+import { serving, startWatch } from '../../../support/machine/scheduling-delays.ts';
 import { BUILD, eventually, type SimulatedNode, startNode, temporaryFolder } from '../../../support/native/node.ts';
 import { hold, sharesOf } from '../../../support/native/shares.ts';
 import { type RunningAgent, runTenant, startAgent } from '../../../support/product/agent.ts';
@@ -76,7 +77,7 @@ test('fixed shares hold, a tenant without one yields, and a new agent continues'
 
 const ABOVE = 3;
 
-/** From 500 ms after the change no container has more than its new share, and soon all have theirs in one and the same
+/** From 500 ms after the change, and what a busy machine takes of them, no container has more than its new share, and soon all have theirs in one and the same
  * window. */
 async function settles(
   t: ExecutionContext,
@@ -90,7 +91,8 @@ async function settles(
 ): Promise<void> {
   const answer = await ask(agent.state, 'PATCH', path, change);
   t.is(answer.status, 200, JSON.stringify(answer.body));
-  await delay(500);
+  const watch = startWatch([agent.child.pid ?? 0, ...serving()]);
+  while (watch().ownMs < 500) await delay(50);
   await hold(t, node, pids, percents, { above: ABOVE, lent, lends, what: JSON.stringify(change) });
 }
 
