@@ -55,6 +55,6 @@ onCluster('pods and namespaces that are deleted in any state leave nothing behin
   t.deepEqual(left, []);
   const allocated = async () =>
     seriesOf((await agentPage(bed)) ?? '', 'cotenant_device_memory_allocated_bytes', { gpu: '0' }) === 0 || undefined;
-  t.true(await eventually(allocated, 'nothing is granted by the next sample', 10_000));
+  t.true(await eventually(allocated, 'nothing is granted by the next sample'));
   t.truthy(await podOfRelease(bed, 'agent'));
 });

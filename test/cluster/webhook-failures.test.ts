@@ -23,6 +23,10 @@ const { webhook: CHART } = parse(readFileSync(VALUES, 'utf8')) as { webhook: { m
 const FAIL_S = CHART.mutateTimeoutSeconds;
 /** Of the webhook that only warns (charts/cotenant/templates/webhook/registration.yaml). */
 const IGNORE_S = 1;
+/** A call that its own deadline did not end would last for the longest that a webhook may have, 30 s
+ * (kubernetes/pkg/apis/admissionregistration/validation), or for the 60 s of a request (apiserver's
+ * --request-timeout). Up to half of the first a busy machine may take for all around the call. */
+const ENDED_S = 15;
 
 type Way = {
   /** `none`: no answer; `cut`: the connection is closed in its place. */
@@ -54,7 +58,10 @@ testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to po
     const { status, body } = await api.ask('POST', PODS, podOf(policy));
     const seconds = (performance.now() - begunMs) / 1000;
     const { message = '', reason } = body as { message?: string; reason?: string };
-    return { status, message, reason, seconds, calls: stand.calls() };
+    const atMs = stand.calls();
+    /** From each call to the next. */
+    const pauses = atMs.slice(1).map((ms, index) => (ms - (atMs[index] ?? ms)) / 1000);
+    return { status, message, reason, seconds, calls: atMs.length, pauses };
   };
   const works = async () => {
     const { status, calls } = await create('Fail', { answer: 200, times: 0 });
@@ -74,11 +81,15 @@ testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to po
     const bare = await create('Fail', { answer, times: always });
     t.like(bare, { status: 500, reason: 'InternalError', calls: 1 }, `${answer} without a time: not repeated`);
     t.regex(bare.message, /^Internal error occurred: failed calling webhook "mutate\.cotenant\.io": failed to call/);
-    t.true(bare.seconds < FAIL_S, `${bare.seconds} s`);
     const all = await create('Fail', { answer, retryAfter: '1', times: always });
     t.like(all, { status: 500, reason: 'InternalError' });
-    t.true(all.calls >= FAIL_S - 1 && all.calls <= FAIL_S + 1, `${answer} always: ${all.calls} calls`);
-    t.true(all.seconds >= FAIL_S - 1 && all.seconds < FAIL_S + 3, `within the deadline: ${all.seconds} s`);
+    // As often as the deadline has room for the time that the answer names, and for what the machine takes of it.
+    t.true(all.calls > 2 && all.calls <= FAIL_S + 1, `${answer} always: ${all.calls} calls`);
+    t.true(
+      all.pauses.every((pause) => pause > 0.99),
+      `${answer} always: ${all.pauses} s between the calls`,
+    );
+    t.true(all.seconds >= FAIL_S - 1 && all.seconds < ENDED_S, `within the deadline: ${all.seconds} s`);
     t.log(`${answer}: ${bare.message} | with Retry-After: ${all.message}`);
   }
   const hung = await create('Fail', { answer: 'none', times: always });
@@ -87,7 +98,7 @@ testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to po
     hung.message,
     /"mutate\.cotenant\.io": failed to call webhook: Post .*\?timeout=\d+s": context deadline exceeded/,
   );
-  t.true(hung.seconds >= FAIL_S && hung.seconds < FAIL_S + 3, `${hung.seconds} s`);
+  t.true(hung.seconds >= FAIL_S && hung.seconds < ENDED_S, `${hung.seconds} s`);
   const cut = await create('Fail', { answer: 'cut', times: 1 });
   t.like(cut, { status: 500, reason: 'InternalError', calls: 1 }, 'a closed connection is not tried again');
   t.regex(cut.message, /"mutate\.cotenant\.io": failed to call webhook: Post .*: EOF$/);
@@ -101,7 +112,7 @@ testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to po
   ] as const) {
     const ignored = await create('Ignore', { ...way, times: always });
     t.is(ignored.status, 201, `${JSON.stringify(way)}: the pod is created`);
-    t.true(ignored.seconds < IGNORE_S + 3, `${ignored.seconds} s`);
+    t.true(ignored.seconds < ENDED_S, `${ignored.seconds} s`);
   }
   t.like(await create('Fail', { answer: 200, times: 0 }), { status: 201, calls: 1 }, 'and all is well after it');
 });
@@ -114,10 +125,11 @@ const podOf = (policy: string) => ({
 /** Serves until the test ends. */
 async function startStandIn(t: Teardown) {
   const certificate = selfSigned(['127.0.0.1'], new Date());
-  let [calls, way]: [number, Way] = [0, { answer: 200, times: 0 }];
+  let [calls, way]: [number[], Way] = [[], { answer: 200, times: 0 }];
   const server = createServer(certificate, async (request, response) => {
-    calls += 1;
-    const { answer, retryAfter } = calls <= way.times ? way : ({ answer: 200 } as Partial<Way> & Pick<Way, 'answer'>);
+    calls.push(performance.now());
+    const { answer, retryAfter } =
+      calls.length <= way.times ? way : ({ answer: 200 } as Partial<Way> & Pick<Way, 'answer'>);
     const { uid } = (JSON.parse(await text(request)) as { request: { uid: string } }).request;
     if (answer === 'none') return;
     if (answer === 'cut') return void request.socket.destroy();
@@ -134,8 +146,9 @@ async function startStandIn(t: Teardown) {
     port: (server.address() as AddressInfo).port,
     caBundle: Buffer.from(certificate.cert).toString('base64'),
     fail(next: Way) {
-      [calls, way] = [0, next];
+      [calls, way] = [[], next];
     },
+    /** When each was made. */
     calls: () => calls,
   };
 }

@@ -172,7 +172,8 @@ async function checkTimeOut(t: ExecutionContext, bed: Bed): Promise<void> {
   );
   const tookMs = performance.now() - began;
   t.log(`what was held is free after ${Math.round(tookMs)} ms`);
-  t.true(tookMs >= HELD_MS && tookMs < HELD_MS + 20_000, `${tookMs} ms`);
+  // Once, and not a second time.
+  t.true(tookMs >= HELD_MS && tookMs < 2 * HELD_MS, `${tookMs} ms`);
   await clear(bed, 'gpu-2');
 }
 

