@@ -9,15 +9,17 @@ import { type Json, programDefinitions } from './values-schema.ts';
 
 const CHART = join(import.meta.dirname, 'cotenant');
 
+type Row = readonly [name: string, all: readonly string[]];
+
 /** One dialect in the layout of this repository's formatter: on one line, if that has at most 120 columns with its comma. */
-function row([name, all]: readonly [name: string, all: readonly string[]]): string {
+function row([name, all]: Row, index: number, rows: readonly Row[]): string {
   const names = all.map((one) => JSON.stringify(one));
   const line = `    "${name}": [${names.join(', ')}]`;
-  return line.length < 120 ? line : `    "${name}": [\n      ${names.join(',\n      ')}\n    ]`;
+  const comma = index < rows.length - 1 ? 1 : 0;
+  return line.length + comma <= 120 ? line : `    "${name}": [\n      ${names.join(',\n      ')}\n    ]`;
 }
 
-const part = (name: string, rows: readonly (readonly [string, readonly string[]])[]): string =>
-  `  "${name}": {\n${rows.map(row).join(',\n')}\n  }`;
+const part = (name: string, rows: readonly Row[]): string => `  "${name}": {\n${rows.map(row).join(',\n')}\n  }`;
 
 export function dialectsFile(): string {
   const resources = FOREIGN_DIALECTS.map(({ name, resources: all }) => [name, all] as const);

@@ -144,8 +144,6 @@ function unknownAnnotations(annotations: JsonObject): readonly string[] {
     .map((key) => `annotation ${key} is not known to Cotenant and has no effect`);
 }
 
-const FOREIGN_RESOURCES: ReadonlySet<string> = new Set(FOREIGN_DIALECTS.flatMap(({ resources }) => resources));
-
 /**
  * Amounts that stay beside a share and are of a dialect that is off, or look like the dialect's own, such as a name of
  * another version: nothing but its device plugin gives them, so the pod waits for a node that has one.
@@ -157,7 +155,7 @@ function unreadResources(
 ): readonly string[] {
   const domains = used.flatMap(({ resources }) => resources.map((resource) => resource.split('/')[0]));
   return Object.entries(objectAt(objectAt(spec, 'resources'), 'limits'))
-    .filter(([key]) => domains.includes(key.split('/')[0]) || FOREIGN_RESOURCES.has(key))
+    .filter(([key]) => domains.includes(key.split('/')[0]) || FOREIGN_DIALECTS.some((one) => ownsResource(one, key)))
     .filter(([key, amount]) => !foreign(key) && !sameQuantity(amount, '0'))
     .filter(([key]) => !isOwnKey(key) && /gpu|core|mem/i.test(key))
     .map(([key]) => `${name}: ${key} is not read and stays: the pod waits for a node that has it`);

@@ -22,6 +22,7 @@ export const FOREIGN_DIALECT_NAMES = [
   'nvidia',
   'huawei',
   'volcengine',
+  'baidu',
 ] as const;
 export const DIALECTS = ['cotenant', ...FOREIGN_DIALECT_NAMES] as const;
 export type DialectName = (typeof DIALECTS)[number];

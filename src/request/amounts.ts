@@ -7,7 +7,7 @@ import { field, isObject, type JsonObject } from '../common/json.ts';
 import { invalid, keyPath, type Problem } from '../common/problem.ts';
 import { formatBytes, formatCount, sameQuantity } from '../common/quantity.ts';
 import type { PodContainer } from './containers.ts';
-import type { Dialect } from './dialects/dialect.ts';
+import { type Dialect, isNamed, isPattern } from './dialects/dialect.ts';
 
 /** Resource name -> text of its limit. */
 export type Amounts = ReadonlyMap<string, string>;
@@ -68,10 +68,10 @@ export function askedFor(amounts: AmountsByDialect): AmountsByDialect {
   return asking.length === amounts.size ? amounts : new Map(asking);
 }
 
-/** The dialect's resources, with those in the maps in the place of a beginning. */
+/** The dialect's resources, with those in the maps in the place of a pattern. */
 function namesOf({ resources }: Dialect, maps: readonly (JsonObject | undefined)[]): readonly string[] {
   return resources.flatMap((name) =>
-    name.endsWith('-') ? maps.flatMap((map) => Object.keys(map ?? {}).filter((key) => key.startsWith(name))) : name,
+    isPattern(name) ? maps.flatMap((map) => Object.keys(map ?? {}).filter((key) => isNamed(name, key))) : name,
   );
 }
 

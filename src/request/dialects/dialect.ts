@@ -55,7 +55,7 @@ export type ForeignChoice = {
 
 export type Dialect = {
   readonly name: DialectName;
-  /** One that ends with `-` stands for all names that begin with it. */
+  /** One that ends with `-` stands for all names that begin with it, and a `*` in one for any text. */
   readonly resources: readonly string[];
   /** Beside amounts with such a name the dialect's own are for a device of another make, and are not read. */
   readonly notBeside?: RegExp;
@@ -83,8 +83,14 @@ export type Dialect = {
   readonly variables?: (request: ContainerRequest) => Readonly<Record<string, string>>;
 };
 
-const isNamed = (own: string, name: string): boolean =>
-  own === name || ((own.endsWith('-') || own.endsWith('.')) && name.startsWith(own));
+/** Whether a name of a dialect stands for others: `*` for any text in it, `-` and `.` at its end for any after it. */
+export const isPattern = (own: string): boolean => /\*|[-.]$/.test(own);
+
+export function isNamed(own: string, name: string): boolean {
+  const star = own.indexOf('*');
+  if (star < 0) return own === name || (isPattern(own) && name.startsWith(own));
+  return name.length >= own.length && name.startsWith(own.slice(0, star)) && name.endsWith(own.slice(star + 1));
+}
 
 export const ownsResource = ({ resources }: Dialect, name: string): boolean =>
   resources.some((own) => isNamed(own, name));

@@ -1,6 +1,7 @@
 // The dialects, and which of them the operator's rules switch on.
 import type { Rules } from '../rules/namespace-rules.ts';
 import { ack } from './ack.ts';
+import { baidu } from './baidu.ts';
 import { huawei, tke, volcengine } from './clouds.ts';
 import { cotenant } from './cotenant.ts';
 import type { Dialect } from './dialect.ts';
@@ -27,6 +28,7 @@ export const FOREIGN_DIALECTS: readonly Dialect[] = [
   nvidia,
   huawei,
   volcengine,
+  baidu,
 ];
 
 /** Our own names, always, and the dialects that are switched on. Resources of the others are not read. */

@@ -122,6 +122,13 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
     memory: [{ mib: 1024 }],
     cores: 10,
   },
+  // intl.cloud.baidu.com, CCE, "Best Practice for GPU Virtualization with Optimal Isolation": totals, GiB and percent
+  baidu: {
+    limits: { 'baidu.com/a10_24g_cgpu': 2, 'baidu.com/a10_24g_cgpu_core': 10, 'baidu.com/a10_24g_cgpu_memory': 2 },
+    settings: by('volcano'),
+    memory: [{ mib: 1024 }, { mib: 1024 }],
+    cores: 5,
+  },
 };
 
 const spaceOf = (dialect: Dialect) => `from-${dialect}`;

@@ -82,6 +82,17 @@ testWithHelm('of ConfigMaps only the one of live rules is reviewed, in our names
   t.is(of({ webhook: { enabled: true, liveRules: false } }).length, 3);
 });
 
+testWithHelm("names of Baidu's with any model call the webhook, its other devices do not", (t) => {
+  const all = hooks(t, {
+    webhook: { enabled: true, warnForeignUse: false, configuration: { rules: { dialects: ['baidu'] } } },
+  });
+  const of = (limits: object) => called(all, creation(plain({ resources: { limits } })));
+  for (const name of ['baidu.com/t4_16g_cgpu', 'baidu.com/l20_cgpu_core', 'baidu.com/a100_80g_cgpu_memory_percent'])
+    t.true(of({ [name]: '1' }).includes('inject.cotenant.io'), name);
+  for (const name of ['baidu.com/xpu', 'baidu.com/t4_16g_cgpu_video', 'example.com/t4_cgpu'])
+    t.deepEqual(of({ [name]: '1' }), [], name);
+});
+
 testWithHelm('pods without GPUs call no webhook, pods with whole GPUs only the warning one', (t) => {
   const all = hooks(t, { webhook: { enabled: true, configuration: { rules: { dialects: ['ack', 'metagpu'] } } } });
   t.deepEqual(called(all, fixture('1.36-create-plain-dry-run')), []);

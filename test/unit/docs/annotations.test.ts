@@ -16,7 +16,7 @@ const documented = rows.map(keyOf);
 
 /** Keys in the domains of Cotenant, of its dialects and of NRI, as string literals spell them. */
 const KEY =
-  /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io|nvidia\.com|volcano\.sh|tencent\.com|volcengine\.com|hami\.io|koordinator\.sh)\/(?:[a-z][A-Za-z0-9.-]*)?|noderesource\.dev))'/g;
+  /'((?:[a-z0-9-]+\.)*(?:(?:cotenant\.io|aliyun\.com|cnvrg\.io|nvidia\.com|volcano\.sh|tencent\.com|volcengine\.com|baidu\.com|hami\.io|koordinator\.sh)\/(?:[a-z*][A-Za-z0-9.*_-]*)?|noderesource\.dev))'/g;
 
 function spelled(): readonly string[] {
   const files = globSync(['src/**/*.ts', 'webhook/**/*.ts'], { cwd: ROOT });

@@ -1,7 +1,8 @@
-// Golden cases of the dialects of three clouds. Meanings and units are those of their own pages:
+// Golden cases of the dialects of four clouds. Meanings and units are those of their own pages:
 // github.com/tkestack/gpu-manager, README; cloud.tencent.com, TKE, "Using qGPU" and "Using qGPU Online/Offline Hybrid
 // Deployment"; support.huaweicloud.com, CCE, "Using GPU Virtualization" and "Equal Distribution Scheduling on Virtual GPUs";
-// Volcano's design "Device API support for mGPU scheduling".
+// Volcano's design "Device API support for mGPU scheduling"; intl.cloud.baidu.com, CCE, "GPU Exclusive and Shared Usage
+// Instructions" and "Best Practice for GPU Virtualization with Optimal Isolation".
 import test from 'ava';
 import type { JsonObject } from '../../../src/common/json.ts';
 import { GIB, MIB } from '../../../src/common/quantity.ts';
@@ -9,7 +10,7 @@ import { readPodRequest } from '../../../src/request/read-pod.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
 import { outcome, podWith, rules } from './pods.ts';
-import { bytes, limit, table, whole } from './tables.ts';
+import { bytes, limit, percent, table, whole } from './tables.ts';
 
 const CORE = 'tencent.com/vcuda-core';
 const MEMORY = 'tencent.com/vcuda-memory';
@@ -296,4 +297,114 @@ test('numbers of GPUs follow the order of containers, and stay when others are a
   const injected = { ...more, spec: { ...after, containers: [container('proxy', {}), ...after.containers] } };
   t.deepEqual(gpusOf(injected), expected);
   t.deepEqual(outcome(podWith({}, { annotations: { [COUNTS]: '1,0' } }), rules(volcengine)), 'none');
+});
+
+const T4 = 'baidu.com/t4_16g_cgpu';
+const A10 = 'baidu.com/a10_24g_cgpu';
+const ofBaidu = { settings: { dialects: ['baidu'] } };
+
+table('Baidu cGPU', {
+  'a GPU alone is whole': { ...ofBaidu, limits: { [T4]: 1 }, expected: [whole] },
+  'several GPUs alone are whole': { ...ofBaidu, limits: { [T4]: '2' }, expected: [whole, whole] },
+  'GiB of one GPU': { ...ofBaidu, limits: { [T4]: 1, [`${T4}_memory`]: 10 }, expected: [bytes(10 * GIB)] },
+  'GiB and percent of one GPU': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_core`]: 10, [`${T4}_memory`]: 10 },
+    expected: [{ ...bytes(10 * GIB), coresPercent: 10 }],
+  },
+  'all compute beside a part of the memory': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_core`]: 100, [`${T4}_memory`]: 4 },
+    expected: [{ ...bytes(4 * GIB), coresPercent: 100 }],
+  },
+  'percent of the memory': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_core`]: 5, [`${T4}_memory_percent`]: 10 },
+    expected: [{ ...percent(10), coresPercent: 5 }],
+  },
+  'all of the memory, in percent': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_memory_percent`]: 100 },
+    expected: [whole],
+  },
+  'totals over two GPUs': {
+    ...ofBaidu,
+    limits: { [A10]: '2', [`${A10}_core`]: '50', [`${A10}_memory`]: '10' },
+    expected: [
+      { ...bytes(5 * GIB), coresPercent: 25 },
+      { ...bytes(5 * GIB), coresPercent: 25 },
+    ],
+  },
+  'memory that cannot be split': {
+    ...ofBaidu,
+    limits: { [A10]: 2, [`${A10}_memory`]: 5 },
+    expected: [`${limit(`${A10}_memory`)}: "5" cannot be split equally over 2 GPUs; write 4 or 6`],
+  },
+  'compute that cannot be split': {
+    ...ofBaidu,
+    limits: { [A10]: 2, [`${A10}_core`]: 25, [`${A10}_memory`]: 10 },
+    expected: [`${limit(`${A10}_core`)}: "25" cannot be split equally over 2 GPUs; write 24 or 26`],
+  },
+  'compute above the GPUs': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_core`]: 120, [`${T4}_memory`]: 4 },
+    expected: [`${limit(`${T4}_core`)}: "120" is more than 100; write a whole number from 1 to 100: 100 is one GPU`],
+  },
+  'compute without memory': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_core`]: 50 },
+    expected: [`${limit(`${T4}_memory`)}: is missing; write GiB beside ${T4}_core`],
+  },
+  'memory without a number of GPUs': {
+    ...ofBaidu,
+    limits: { [`${T4}_memory`]: 4 },
+    expected: [`${limit(T4)}: is missing; write the number of GPUs, which is 1 for a share of one`],
+  },
+  'memory in both forms': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_memory`]: 4, [`${T4}_memory_percent`]: 25 },
+    expected: [`${limit(`${T4}_memory_percent`)}: "25" is not possible beside ${T4}_memory; leave one of the two out`],
+  },
+  'percent of the memory of several GPUs': {
+    ...ofBaidu,
+    limits: { [A10]: 2, [`${A10}_memory_percent`]: 50 },
+    expected: [`${limit(`${A10}_memory_percent`)}: "50" is not clear for 2 GPUs; write ${A10}_memory, GiB in total`],
+  },
+  bytes: {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${T4}_memory`]: '4Gi' },
+    expected: [
+      `${limit(`${T4}_memory`)}: "4Gi" is an amount of bytes, and units of 1Gi are counted here; write 4: GiB`,
+    ],
+  },
+  'half, as the API server writes it': {
+    ...ofBaidu,
+    limits: { [A10]: 2, [`${A10}_core`]: '500m', [`${A10}_memory`]: 10 },
+    expected: [`${limit(`${A10}_core`)}: "500m" is not a whole number; write 100 for 50 of each GPU: 100 is one GPU`],
+  },
+  'two models': {
+    ...ofBaidu,
+    limits: { [T4]: 1, [`${A10}_memory`]: 4 },
+    expected: [
+      `${limit(`${A10}_memory`)}: "4" is of another model of GPU than ${T4}; write the amounts of one container for one model`,
+    ],
+  },
+  'zero asks for nothing': { ...ofBaidu, limits: { [T4]: 0, [`${T4}_memory`]: 0 }, expected: 'none' },
+  'a name of any model': {
+    ...ofBaidu,
+    limits: { 'baidu.com/l20_cgpu': 1, 'baidu.com/l20_cgpu_memory': 8 },
+    expected: [bytes(8 * GIB)],
+  },
+  "Baidu's other devices": { ...ofBaidu, limits: { 'baidu.com/xpu': 1, 'baidu.com/_cgpu': 1 }, expected: 'none' },
+});
+
+test("Baidu's model of GPU is answered with a warning, unless the pod has ours", (t) => {
+  const warned = (annotations: object) => {
+    const reading = readPodRequest(podWith({ [T4]: 1 }, { annotations }), rules(ofBaidu.settings));
+    return reading.kind === 'request' ? reading.warnings : reading;
+  };
+  t.deepEqual(warned({}), [
+    `${T4}: the model in the name is not read; write cotenant.io/gpu-model, where it is allowed`,
+  ]);
+  t.deepEqual(warned({ 'cotenant.io/gpu-model': 'Tesla T4' }), []);
 });

@@ -238,7 +238,7 @@ test('an amount that a refusal proposes is taken in the place of what was refuse
   const more = ['4000000001', '5T', '9E', '1e30', '50%', '0,5', '0.00001', 'half', ''];
   const amounts = [OWN.gpu, OWN.memory, OWN.cores, 'aliyun.com/gpu-mem', 'cnvrg.io/metagpu', 'koordinator.sh/gpu'];
   const others = ['koordinator.sh/gpu-memory', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage'];
-  const all = rules({ dialects: ['ack', 'metagpu', 'hami', 'tke', 'koordinator', 'huawei', 'volcengine'] });
+  const all = rules({ dialects: ['ack', 'metagpu', 'hami', 'tke', 'koordinator', 'huawei', 'volcengine', 'baidu'] });
   const ofThree = { labels: { 'volcano.sh/gpu-num': '3' } };
   const counts = { annotations: { 'vke.volcengine.com/container-multiple-gpu': '3' } };
   const cases: [resource: string, beside?: object, metadata?: object][] = [
@@ -255,6 +255,10 @@ test('an amount that a refusal proposes is taken in the place of what was refuse
     ['volcano.sh/gpu-mem.128Mi'],
     ['volcano.sh/gpu-mem.128Mi', {}, ofThree],
     ['volcano.sh/gpu-core.percentage', { 'volcano.sh/gpu-mem.128Mi': 48 }, ofThree],
+    ['baidu.com/t4_16g_cgpu_memory', { 'baidu.com/t4_16g_cgpu': 1 }],
+    ['baidu.com/t4_16g_cgpu_memory', { 'baidu.com/t4_16g_cgpu': 3 }],
+    ['baidu.com/t4_16g_cgpu_memory_percent', { 'baidu.com/t4_16g_cgpu': 1 }],
+    ['baidu.com/t4_16g_cgpu_core', { 'baidu.com/t4_16g_cgpu': 3, 'baidu.com/t4_16g_cgpu_memory': 6 }],
     ['vke.volcengine.com/mgpu-core', { 'vke.volcengine.com/mgpu-memory': 3000 }, counts],
     ['vke.volcengine.com/mgpu-memory', { 'vke.volcengine.com/mgpu-core': 30 }, counts],
   ];

@@ -34,7 +34,7 @@ test('a misspelled setting or one of another type is refused', (t) => {
     [{ dialect: ['ack'] }, /^rules\.dialect: a list of 1 is not a known key; write one of dialects, /],
     [
       { dialects: ['gaia'] },
-      /^rules\.dialects\[0\]: "gaia" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke, koordinator, kai, kubeshare, nos, nvidia, huawei, volcengine$/,
+      /^rules\.dialects\[0\]: "gaia" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke, koordinator, kai, kubeshare, nos, nvidia, huawei, volcengine, baidu$/,
     ],
     [{ dialects: 'ack' }, /^rules\.dialects: "ack" is not valid; write a list$/],
     [{ allowGpuUuid: 'yes' }, /^rules\.allowGpuUuid: "yes" is not valid; write true or false$/],

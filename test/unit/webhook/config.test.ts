@@ -29,7 +29,7 @@ test('all wrong settings are listed at once, each with its path', (t) => {
     namespaces: { a: { ack: { unit: 'GB' }, driverCapabilities: ['all'] }, b: { driverCapabilities: [] } },
   });
   t.deepEqual(read.ok ? [] : read.error.map(formatProblem), [
-    'rules.dialects[0]: "gaia" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke, koordinator, kai, kubeshare, nos, nvidia, huawei, volcengine',
+    'rules.dialects[0]: "gaia" is not valid; write one of ack, metagpu, hami, volcano, vgpu-manager, tke, koordinator, kai, kubeshare, nos, nvidia, huawei, volcengine, baidu',
     'namespaces.a.ack.unit: "GB" is not valid; write one of GiB, MiB, 128MiB, 256MiB, 512MiB',
     'namespaces.a.driverCapabilities[0]: "all" is not valid; write one of compute, utility, graphics, video, display, ngx, compat32',
     'namespaces.b.driverCapabilities: a list of 0 is not valid; write a list of at least 1',

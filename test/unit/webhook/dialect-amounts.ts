@@ -45,4 +45,12 @@ export const DIALECT_AMOUNTS: Readonly<Record<(typeof FOREIGN_DIALECT_NAMES)[num
     metadata: { annotations: { 'vke.volcengine.com/container-multiple-gpu': '2' } },
     counts: [2, 4096, 30],
   },
+  baidu: {
+    limits: {
+      'baidu.com/a10_24g_cgpu': '2',
+      'baidu.com/a10_24g_cgpu_core': '50',
+      'baidu.com/a10_24g_cgpu_memory': '10',
+    },
+    counts: [2, 10240, 50],
+  },
 };

@@ -15,7 +15,7 @@ const blocks = (name: string, language: string) =>
 
 test('every pod of the page on requests is patched', (t) => {
   const pods = blocks('use/requests.md', 'yaml').map((text) => parse(text));
-  t.is(pods.length, 7);
+  t.is(pods.length, 8);
   const all = configured({ rules: { dialects: FOREIGN_DIALECT_NAMES } });
   for (const pod of pods)
     t.like(answerOf(creation(pod), all), { outcome: 'patched', denial: undefined }, pod.metadata.name);
@@ -90,6 +90,7 @@ test('the dialects of the page are switched on by their names', (t) => {
     nvidia: { 'nvidia.com/gpu': '1' },
     huawei: { 'volcano.sh/gpu-mem.128Mi': '16' },
     volcengine: { 'vke.volcengine.com/mgpu-core': '100' },
+    baidu: { 'baidu.com/t4_16g_cgpu': '1' },
   };
   const keysOf: Record<string, object> = {
     kai: { annotations: { 'gpu-fraction': '0.5' } },

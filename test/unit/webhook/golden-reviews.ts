@@ -54,6 +54,16 @@ export const REVIEWS: Record<string, JsonObject> = {
       },
     ),
   ),
+  'baidu-two-gpus': creation(
+    sharePod(
+      limited('main', {
+        'baidu.com/a10_24g_cgpu': 2,
+        'baidu.com/a10_24g_cgpu_core': 50,
+        'baidu.com/a10_24g_cgpu_memory': 10,
+      }),
+      { schedulerName: 'volcano' },
+    ),
+  ),
   'koordinator-half-of-two': creation(
     sharePod(
       limited('main', {

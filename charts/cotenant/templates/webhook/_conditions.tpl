@@ -15,7 +15,7 @@ patch or refuse, and as few others as possible: while the webhook is down, match
 
 {{/*
 " || " and whether a name (the variable in CEL) is one of the dialects that are switched on anywhere: of a resource, or of a pod's
-annotation or label; nothing where they have none. A name in the list that ends with "-" or "." stands for all that begin so. Takes a dict of root, part and name.
+annotation or label; nothing where they have none. A name in the list that ends with "-" or "." stands for all that begin so, and "*" for any text. Takes a dict of root, part and name.
 */}}
 {{- define "cotenant.cel.foreign" -}}
 {{- $names := get (.root.Files.Get "dialects.json" | fromJson) .part -}}
@@ -24,7 +24,10 @@ annotation or label; nothing where they have none. A name in the list that ends 
 {{- $name := .name -}}
 {{- range include "cotenant.webhook.dialects" .root | fromJsonArray -}}
 {{- range get $names . -}}
-{{- if regexMatch "[-.]$" . -}}
+{{- if contains "*" . -}}
+{{- $ends := splitList "*" . -}}
+{{- $begins = append $begins (printf " || (%s.startsWith('%s') && %s.endsWith('%s'))" $name (first $ends) $name (last $ends)) -}}
+{{- else if regexMatch "[-.]$" . -}}
 {{- $begins = append $begins (printf " || %s.startsWith('%s')" $name .) -}}
 {{- else -}}
 {{- $found = append $found (squote .) -}}
