@@ -8,7 +8,8 @@
 #define MOST_SETTLED 4u
 #define BOUND_SLACK_NS 5000000ull /* a wait that is as long as it should be ends by itself before its bound */
 #define MOST_DEBT_NS 100000000ull /* of launches that go for work in flight */
-#define STUCK_SLACK_NS 1000000ull /* how much longer than predicted all in flight may take */
+#define STUCK_SLACK_NS 1000000ull /* how much longer than predicted all in flight may take ... */
+#define TURN_SLACK_NS 20000000ull /* ... and beside work of other containers */
 
 const struct cot_gate_tuning cot_default_gate = {
     .bridge_ns = 300000,
@@ -182,20 +183,30 @@ static bool may_follow(const struct cot_gate *gate, const struct admission *admi
     return LOAD(gate->shared->awaited) && cot_is_behind(gate);
 }
 
+static bool may_be_awaited(const struct cot_wait *wait, const struct admission *admission) {
+    return wait && !wait->behind && admission->totals.inflight > 1 && admission->over_ns <= MOST_DEBT_NS;
+}
+
+/* Notes by when all that is in flight should have ended: anew whenever a launch of the container was made or ended, or
+ * the launch waits for something else. */
+static void follow_inflight(struct cot_wait *wait, const struct admission *admission) {
+    const struct cot_totals *totals = &admission->totals;
+    bool turn = !admission->limit && !admission->own;
+    bool known = wait->stuck_ns && wait->launches == totals->launches && wait->inflight == totals->inflight;
+    if (known && wait->turn == turn) return;
+    wait->launches = totals->launches;
+    wait->inflight = totals->inflight;
+    wait->turn = turn;
+    uint64_t pending = totals->pending - admission->launch->predicted_ns;
+    uint64_t takes = totals->next_ns < pending ? totals->next_ns : pending;
+    wait->stuck_ns = admission->now_ns + takes + STUCK_SLACK_NS;
+}
+
 /* Work in flight that has not ended in its time may wait for this launch. It is charged as long as it stays, so no
  * credit is saved by holding the launch back; what it owes is repaid once nothing is in flight. One launch of a stream
  * at a time, or a process would run ahead of the others, and what is in flight would never end. */
 static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struct admission *admission) {
-    const struct cot_totals *totals = &admission->totals;
-    if (!wait || !(admission->limit || admission->own) || wait->behind || totals->inflight <= 1) return false;
-    if (admission->over_ns > MOST_DEBT_NS) return false;
-    if (wait->stuck_ns == 0 || wait->launches != totals->launches || wait->inflight != totals->inflight) {
-        wait->launches = totals->launches;
-        wait->inflight = totals->inflight;
-        uint64_t pending = totals->pending - admission->launch->predicted_ns;
-        uint64_t takes = totals->next_ns < pending ? totals->next_ns : pending;
-        wait->stuck_ns = admission->now_ns + takes + STUCK_SLACK_NS;
-    }
+    if (!may_be_awaited(wait, admission) || wait->turn) return false;
     bool known = LOAD(gate->others_inflight) && LOAD(gate->others_stuck);
     if (!known && admission->now_ns < wait->stuck_ns) return false;
     __atomic_store_n(&gate->others_stuck, 1, __ATOMIC_RELAXED);
@@ -203,13 +214,15 @@ static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struc
     return true;
 }
 
-/* The launch has waited for work of its process, which is overdue now: it may wait for this launch. The arbiter is to
- * know that, as the turn may be over by now. */
+/* Whether what is in flight may wait for this launch, which itself waits: for work of its process that is overdue now,
+ * or for a turn, while nothing in flight has ended for longer than other containers' work may hold it up. The arbiter
+ * is to know that: what is in flight is charged, and the debt must not lengthen the wait. */
 static void note_awaited(const struct cot_gate *gate, const struct cot_wait *wait, const struct admission *admission) {
     const struct cot_lease_row *row = gate->row;
-    if (!wait || !wait->own || wait->behind || LOAD(gate->shared->awaited)) return;
-    if (LOAD(row->inflight) <= 1 || LOAD(row->pending_ns) > admission->launch->predicted_ns) return;
-    __atomic_fetch_add(&gate->shared->awaited, 1, __ATOMIC_RELAXED);
+    if (!wait || wait->behind || LOAD(gate->shared->awaited)) return;
+    bool own = wait->own && LOAD(row->inflight) > 1 && LOAD(row->pending_ns) <= admission->launch->predicted_ns;
+    bool turn = wait->turn && may_be_awaited(wait, admission) && admission->now_ns >= wait->stuck_ns + TURN_SLACK_NS;
+    if (own || turn) __atomic_fetch_add(&gate->shared->awaited, 1, __ATOMIC_RELAXED);
 }
 
 struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch_kind *kind, uint64_t now_ns,
@@ -234,6 +247,7 @@ struct cot_verdict cot_gate_admit(struct cot_gate *gate, const struct cot_launch
     verdict.go = verdict.away ? may_go_without_arbiter(gate, &admission) : may_go(gate, &admission);
     bool begins = verdict.go && admission.totals.inflight <= 1;
     verdict.go |= may_follow(gate, &admission);
+    if (!verdict.go && may_be_awaited(wait, &admission)) follow_inflight(wait, &admission);
     verdict.bound = !verdict.go && (is_awaited(gate, wait, &admission) || is_at_bound(wait, &admission));
     verdict.go |= verdict.bound;
     if (verdict.bound) __atomic_fetch_add(&gate->shared->relieved, 1, __ATOMIC_RELAXED);

@@ -104,6 +104,7 @@ struct cot_wait {
     uint32_t settled;  /* how often it was set again, as nothing was in flight */
     bool own;          /* it has waited for work of its process */
     bool behind;       /* work of its own stream is in flight: set by the caller before each admission */
+    bool turn;         /* it waits for its turn, not for credit or work of its process */
     uint64_t launches, inflight; /* of the container on this GPU, when one of them last changed ... */
     uint64_t stuck_ns;           /* ... and when all that was in flight then should have ended */
 };

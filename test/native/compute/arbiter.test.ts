@@ -43,6 +43,8 @@ const CASES = {
     ['woken', 'a process that is to go and does not sleep yet does not sleep'],
     ['undone', 'launches that the driver refused are not counted as made'],
     ['finishing', 'a turn that seemed over for a moment has all its time to end later'],
+    ['late', 'a launch that work in flight may wait for waits no longer for the charge'],
+    ['behind', 'a launch behind work of its own stream repays what is owed'],
     ['batch', 'a batch holds launches of many kinds, and measures those that were not'],
   ],
   arbiter_faults: [
