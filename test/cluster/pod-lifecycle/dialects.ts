@@ -52,9 +52,9 @@ const DOCUMENTED: Readonly<Record<Dialect, Documented>> = {
   },
   // github.com/Project-HAMi/HAMi, README, docs/config.md: MiB and percent of each of the GPUs.
   hami: {
-    limits: { 'nvidia.com/gpu': 2, 'nvidia.com/gpumem': 1500, 'nvidia.com/gpucores': 10 },
+    limits: { 'nvidia.com/gpu': 2, 'nvidia.com/gpumem': 1000, 'nvidia.com/gpucores': 10 },
     settings: by('hami-scheduler'),
-    memory: [{ mib: 1500 }, { mib: 1500 }],
+    memory: [{ mib: 1000 }, { mib: 1000 }],
     cores: 10,
   },
   // github.com/volcano-sh/volcano, docs/user-guide/how_to_use_volcano_vgpu.md
