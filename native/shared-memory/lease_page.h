@@ -82,7 +82,7 @@ struct cot_lease_shared {
     uint64_t round;         /* of older builds */
     uint64_t awaited;       /* launches ever that work in flight might wait for: those that went without credit, and the
                                first one that waited for its turn or for its process */
-    uint64_t relieved;      /* those, and the ones that went at the bound of their wait */
+    uint64_t relieved;      /* launches ever that went without credit, or at the bound of their wait */
     uint64_t made; /* launches of the process that has made most; in the high half, when nothing was in flight last */
     uint64_t reserved[3];
 };

@@ -214,9 +214,9 @@ static bool is_awaited(struct cot_gate *gate, struct cot_wait *wait, const struc
     return true;
 }
 
-/* Whether what is in flight may wait for this launch, which itself waits: for work of its process that is overdue now,
- * or for a turn, while nothing in flight has ended for longer than other containers' work may hold it up. The arbiter
- * is to know that: what is in flight is charged, and the debt must not lengthen the wait. */
+/* Notes that what is in flight may wait for this launch, which itself waits: for work of its process that is overdue
+ * now, or for a turn, while nothing in flight has ended for longer than other containers' work may hold it up. The
+ * arbiter is to know that: what is in flight is charged, and the debt must not lengthen the wait. */
 static void note_awaited(const struct cot_gate *gate, const struct cot_wait *wait, const struct admission *admission) {
     const struct cot_lease_row *row = gate->row;
     if (!wait || wait->behind || LOAD(gate->shared->awaited)) return;

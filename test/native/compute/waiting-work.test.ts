@@ -137,46 +137,58 @@ const isWorking = (node: SimulatedNode, pid: number | undefined) =>
 
 /** As many as stood still on hardware: 28 steps, all launched before the first wait. */
 const STEPS = 28;
+const MOST_ROUNDS = 3;
 
-/* A step takes 5 ms without a share (11 of four ranks), and twice as long by its share. Beside others, where a rank comes
- * when the turn is over, as on a busy machine, each step may wait for a turn at its bound: 120 ms of 50 %, and what the
- * container owes (docs/develop/interposer.md). In two containers each step takes turns of both, until they are found to
- * belong together. Where the charge for kernels that wait lengthens the waits of what they wait for, a step takes more than
- * 430 ms, or has no end. */
+/** Of no round, on however busy a machine: there a rank comes when the turn is over, and each step may wait for a turn at
+ * its bound, 120 ms of 50 % and what the container owes (docs/develop/interposer.md). Where the charge for kernels that
+ * wait lengthens the waits of what they wait for, a step takes more than 430 ms, or has no end. */
+const MOST_STEP_MS = 400;
+
+/* A step takes 5 ms without a share (11 of four ranks), and twice as long by its share. The rest is for what a busy machine
+ * adds, and until it is known how long the kernels take: of three rounds one is to be so short. In two containers each step
+ * takes turns of both, until they are found to belong together. */
 for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
   ['of one container end alone', 2, [{ percent: 50 }], [], 80],
-  ['of one container end beside a busy neighbor', 2, [{ percent: 50 }], [{ percent: 50 }], 400],
-  ['of one container end, four of them', 4, [{ percent: 50 }], [{ percent: 50 }], 400],
+  ['of one container end beside a busy neighbor', 2, [{ percent: 50 }], [{ percent: 50 }], 150],
+  ['of one container end, four of them', 4, [{ percent: 50 }], [{ percent: 50 }], 60],
   ['in two containers end', 2, [{ percent: 50 }, { percent: 50 }], [], 400],
   ['in two containers end, 300 of them', 2, [{ percent: 50 }, { percent: 50 }], [], 40, 300],
 ] as const) {
   test.serial(`steps queued ahead on one GPU by ranks ${what}`, async (t) => {
-    const { node, grants } = await bench(t, [...job, ...neighbors]);
-    const preloadOf = (index: number) => grants[index % job.length]?.cuda ?? '';
-    const run = async (flag: number, preloads: readonly string[]) => {
-      const words = ['steps', String(flag), String(count), String(many)];
-      const ranks: ReturnType<typeof streams<{ stepMs: number }>>[] = [];
-      for (const preload of preloads) {
-        const rank = streams<{ stepMs: number }>(t, node, words, { preload });
-        ranks.push(rank);
-        // Each begins while the first launch of those before it waits on the GPU.
-        if (ranks.length < count) await eventually(() => isWorking(node, rank.child.pid), 'it works');
-      }
-      const results = await Promise.all(ranks.map(({ result }) => result));
-      return Math.max(...results.map(({ stepMs }) => stepMs));
+    t.timeout(120_000);
+    /** Milliseconds of a step. Each round has a GPU, an arbiter and grants of its own: none owes for the one before. */
+    const round = async (): Promise<number> => {
+      const { node, grants } = await bench(t, [...job, ...neighbors]);
+      const preloadOf = (index: number) => grants[index % job.length]?.cuda ?? '';
+      const run = async (flag: number, preloads: readonly string[]) => {
+        const words = ['steps', String(flag), String(count), String(many)];
+        const ranks: ReturnType<typeof streams<{ stepMs: number }>>[] = [];
+        for (const preload of preloads) {
+          const rank = streams<{ stepMs: number }>(t, node, words, { preload });
+          ranks.push(rank);
+          // Each begins while the first launch of those before it waits on the GPU.
+          if (ranks.length < count) await eventually(() => isWorking(node, rank.child.pid), 'it works');
+        }
+        const results = await Promise.all(ranks.map(({ result }) => result));
+        return Math.max(...results.map(({ stepMs }) => stepMs));
+      };
+      const ranks = Array.from({ length: count }, (_, rank) => rank);
+      const unshared = await run(
+        6,
+        ranks.map(() => ''),
+      );
+      const busy = neighbors.map((_, index) =>
+        streams<{ kernels: number }>(t, node, ['busy', '20000'], { preload: grants[job.length + index]?.cuda ?? '' }),
+      );
+      const shared = await run(7, ranks.map(preloadOf));
+      t.log(`${shared} ms a step, ${unshared} without a share`);
+      t.true(shared < MOST_STEP_MS, `${shared} ms a step`);
+      for (const { child } of busy) child.kill('SIGKILL');
+      return shared;
     };
-    const ranks = Array.from({ length: count }, (_, rank) => rank);
-    const unshared = await run(
-      6,
-      ranks.map(() => ''),
-    );
-    const busy = neighbors.map((_, index) =>
-      streams<{ kernels: number }>(t, node, ['busy', '20000'], { preload: grants[job.length + index]?.cuda ?? '' }),
-    );
-    const shared = await run(7, ranks.map(preloadOf));
-    t.log(`${shared} ms a step, ${unshared} without a share`);
-    t.true(shared < mostMs, `${shared} ms a step`);
-    for (const { child } of busy) child.kill('SIGKILL');
+    const steps = [await round()];
+    while (steps.length < MOST_ROUNDS && Math.min(...steps) >= mostMs) steps.push(await round());
+    t.true(Math.min(...steps) < mostMs, `${steps.join(', ')} ms a step`);
   });
 }
 
@@ -186,7 +198,6 @@ for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
  * found to belong together are parted for 10 s if one is late by 100 ms (native/compute/arbiter/links.c), as on a busy
  * machine: that is one round in twenty at most. */
 const LEAST_RATIO = 0.25;
-const MOST_ROUNDS = 3;
 
 for (const [what, job] of [
   ['of one container', [{ percent: 50, gpus: [0, 1] }]],

@@ -77,8 +77,8 @@ test('fixed shares hold, a tenant without one yields, and a new agent continues'
 
 const ABOVE = 3;
 
-/** From 500 ms after the change, and what a busy machine takes of them, no container has more than its new share, and soon all have theirs in one and the same
- * window. */
+/** From 500 ms after the change, and what a busy machine takes of them, no container has more than its new share, and soon
+ * all have theirs in one and the same window. */
 async function settles(
   t: ExecutionContext,
   { node, agent, pids }: { node: SimulatedNode; agent: RunningAgent; pids: readonly number[] },
