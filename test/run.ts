@@ -31,6 +31,8 @@ type Count = { passed: number; failed: string[][]; skipped: string[] };
 const SLOWEST = 10;
 /** Of why a test failed, repeated at the end: a record of a run may keep that and not what is far above it. */
 const REPEATED_LINES = 25;
+/** Of why a test failed, in the last lines of a run. */
+const SHORT_CHARACTERS = 240;
 const root = join(import.meta.dirname, '..');
 // Hundreds of processes of Node start, and strip and compile much the same files.
 process.env.NODE_COMPILE_CACHE ??= join(root, 'node_modules/.cache/compiled');
@@ -200,6 +202,14 @@ async function runFiles(
   }
 }
 
+/** A failed test's name and the start of what it says of the failure. */
+function inShort(name: string, why: readonly string[]): string {
+  const lines = why.map((line) => line.trim());
+  const end = lines.indexOf('...');
+  const said = lines.slice(0, end < 0 ? undefined : end).filter((line) => line !== '---' && !/^name: /.test(line));
+  return `failed: ${name}: ${said.join(' ').slice(0, SHORT_CHARACTERS)}`;
+}
+
 /** Prepares one layer and runs its files. */
 async function runLayer(layer: Layer, match: string[]): Promise<Count> {
   const count: Count = { passed: 0, failed: [], skipped: [] };
@@ -263,6 +273,8 @@ for (const layer of chosen) {
 }
 for (const name of total.skipped) console.log(`SKIPPED: ${name}`);
 for (const [name, ...why] of total.failed) console.log([`FAILED: ${name}`, ...why].join('\n'));
+// Once more in a line each, as a record may keep the last lines only.
+for (const [name, ...why] of total.failed) console.log(inShort(name ?? '', why));
 console.log(`time: ${times.join(', ')}`);
 console.log(`${total.passed} passed, ${total.failed.length} failed, ${total.skipped.length} skipped`);
 process.exit(total.failed.length === 0 ? 0 : 1);
