@@ -120,7 +120,7 @@ test('nodes that flap cost no list, and keep what is granted on them', async (t)
 
 test('a slow API server delays the start, and nothing else', async (t) => {
   const cluster = await startStandIn(t, { nodes: 10, pods: 2000, shares: 100, slowMs: 300 });
-  const extender = await startExtender(t, cluster.config, { readyMs: 60_000 });
+  const extender = await startExtender(t, cluster.config);
   t.is(await extender.metric('cotenant_scheduler_granted_pods'), 100);
   const { NodeNames } = await caller(t, extender)('filter', asked('u', recordOf(1024), namesOf(cluster, 10)));
   t.is((NodeNames as string[]).length, 10);

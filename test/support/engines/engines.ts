@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { existsSync, mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { namespacesReason } from '../gate.ts';
-import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
+import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { debianPackages, packagesFolder, type Wanted } from '../toolchains/debian.ts';
 import type { TestImage } from './image.ts';
 
@@ -147,18 +147,26 @@ export async function startDocker(t: Teardown, root: string, image: TestImage): 
     daemon.kill('SIGTERM');
     await ended;
   });
-  await eventually(() => {
-    if (daemon.exitCode !== null) throw new Error(`dockerd ended: ${readFileSync(at('log'), 'utf8').slice(-2000)}`);
-    return existsSync(at('sock')) || undefined;
-  }, 'dockerd listens');
+  await eventually(
+    () => {
+      if (daemon.exitCode !== null) throw new Error(`dockerd ended: ${readFileSync(at('log'), 'utf8').slice(-2000)}`);
+      return existsSync(at('sock')) || undefined;
+    },
+    'dockerd listens',
+    START_MS,
+  );
   writeProgram(at('bin'), 'docker', environment, `exec '${join(root, 'usr/bin/docker')}' "$@"`);
   const containerd = at('exec/containerd/containerd.sock');
   writeProgram(at('bin'), 'ctr', environment, `exec '${join(root, 'usr/bin/ctr')}' --address '${containerd}' "$@"`);
   const run = runner(at('bin/docker'));
-  const imported = await eventually(() => {
-    const tried = run('import', image.tar, IMAGE);
-    return tried.code === 0 ? tried : undefined;
-  }, 'docker takes the image');
+  const imported = await eventually(
+    () => {
+      const tried = run('import', image.tar, IMAGE);
+      return tried.code === 0 ? tried : undefined;
+    },
+    'docker takes the image',
+    START_MS,
+  );
   if (imported.code !== 0) throw new Error(`docker import: ${imported.err}`);
   t.teardown(() => {
     const ids = run('ps', '--all', '--quiet').out.split('\n').filter(Boolean);

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { cpSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
+import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { buildGo, type Programs } from '../toolchains/go-programs.ts';
 import { cacheFolder } from '../toolchains/venv.ts';
 import { dockerPackages, environmentOf, IMAGE, runner, type TestEngine, writeProgram } from './engines.ts';
@@ -73,10 +73,15 @@ export async function startNerdctl(
     daemon.kill('SIGTERM');
     await ended;
   });
-  await eventually(() => {
-    if (daemon.exitCode !== null) throw new Error(`containerd ended: ${readFileSync(at('log'), 'utf8').slice(-2000)}`);
-    return existsSync(at('sock')) || undefined;
-  }, 'containerd listens');
+  await eventually(
+    () => {
+      if (daemon.exitCode !== null)
+        throw new Error(`containerd ended: ${readFileSync(at('log'), 'utf8').slice(-2000)}`);
+      return existsSync(at('sock')) || undefined;
+    },
+    'containerd listens',
+    START_MS,
+  );
   const flags = [
     ...['--address', at('sock'), '--snapshotter', 'native', '--cgroup-manager', 'cgroupfs', '--cdi-spec-dirs', cdi],
     ...['--data-root', at('data'), '--cni-path', at('cni'), '--cni-netconfpath', at('networks')],

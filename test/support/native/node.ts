@@ -149,11 +149,14 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
   };
 }
 
+/** For what a program needs that was just started: on a busy machine it is read from disk for half a minute. */
+export const START_MS = 90_000;
+
 /** Waits until `look` returns something other than undefined; throws after `ms`. */
 export async function eventually<T>(
   look: () => T | undefined | Promise<T | undefined>,
   what: string,
-  ms = 30_000,
+  ms = 60_000,
 ): Promise<T> {
   const until = Date.now() + ms;
   for (;;) {

@@ -18,14 +18,12 @@ import type { ActionRecord } from '../../../src/agent/enforcement/action-record.
 import { engineNumber } from '../../../src/agent/grants/engine-files.ts';
 import type { Snapshot } from '../../../src/agent/snapshot/snapshot.ts';
 import { ask } from '../../../src/cli/lib/agent-client.ts';
-import { BUILD, eventually, type SimulatedNode, type Teardown, temporaryFolder } from '../native/node.ts';
+import { BUILD, eventually, type SimulatedNode, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { mainOf } from './image.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const MAIN = join(ROOT, 'src/cli/main.ts');
 const FINAL_OUTPUT_MS = 2000;
-/** On a busy machine a start takes half a minute. */
-const STARTED_MS = 90_000;
 
 /** Environment that the chart sets for the node half to save memory, and a folder for compiled code. */
 export const CHART_ENV = {
@@ -121,10 +119,10 @@ export async function startAgent(t: Teardown, node: SimulatedNode, options: Agen
       return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
     },
     'the agent listens',
-    STARTED_MS,
+    START_MS,
   );
   const snapshot = async () => (await ask(state, 'GET', '/v1/status')).body as Snapshot | null;
-  await eventually(async () => ((await snapshot()) ? true : undefined), 'the first sample', STARTED_MS);
+  await eventually(async () => ((await snapshot()) ? true : undefined), 'the first sample', START_MS);
   const metrics = async () => (await fetch(`${url}/metrics`)).text();
   return {
     url,

@@ -6,7 +6,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { KubeConfig } from '@kubernetes/client-node';
-import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
+import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { seriesOf } from './agent.ts';
 import { mainOf } from './image.ts';
 
@@ -74,7 +74,7 @@ async function startDaemon(t: Teardown, args: readonly string[], options: Daemon
       return ready?.status === 200 || undefined;
     },
     `${args[0]} is ready`,
-    options.readyMs ?? 30_000,
+    options.readyMs ?? START_MS,
   );
   const startedMs = performance.now() - begunMs;
   const url = await eventually(

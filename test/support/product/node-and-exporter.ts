@@ -3,7 +3,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
-import { eventually, type Teardown } from '../native/node.ts';
+import { eventually, START_MS, type Teardown } from '../native/node.ts';
 import { seriesOf } from './agent.ts';
 import { mainOf } from './image.ts';
 
@@ -39,10 +39,14 @@ export async function startExporterHalf(
     await exited;
   };
   t.teardown(() => stop('SIGKILL'));
-  const url = await eventually(() => {
-    if (child.exitCode !== null) throw new Error(`the exporter half ended: ${log.join('\n')}`);
-    return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
-  }, 'the exporter half listens');
+  const url = await eventually(
+    () => {
+      if (child.exitCode !== null) throw new Error(`the exporter half ended: ${log.join('\n')}`);
+      return log.flatMap((line) => /metrics on (https?:\S+)\/metrics/.exec(line)?.[1] ?? [])[0];
+    },
+    'the exporter half listens',
+    START_MS,
+  );
   const get = (path: string, headers: Record<string, string> = {}) => fetch(`${url}${path}`, { headers });
   const metrics = async () => (await get('/metrics')).text();
   return {

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { dirname, join } from 'node:path';
-import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
+import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { findAlertmanager } from './promtool.ts';
 
 const found = findAlertmanager();
@@ -46,9 +46,13 @@ export async function startAlertmanager(t: Teardown, configuration: string): Pro
     if (child.exitCode === null && child.signalCode === null) child.kill('SIGTERM');
     await exited;
   });
-  await eventually(async () => {
-    if (child.exitCode !== null) throw new Error(`Alertmanager ended: ${said.join('')}`);
-    return (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok || undefined;
-  }, 'Alertmanager is ready');
+  await eventually(
+    async () => {
+      if (child.exitCode !== null) throw new Error(`Alertmanager ended: ${said.join('')}`);
+      return (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok || undefined;
+    },
+    'Alertmanager is ready',
+    START_MS,
+  );
   return url;
 }

@@ -7,7 +7,7 @@ import { createServer } from 'node:net';
 import { basename, join } from 'node:path';
 import { stringify } from 'yaml';
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
-import { eventually, type Teardown, temporaryFolder } from '../native/node.ts';
+import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { findPrometheus, findPromtool, run } from './promtool.ts';
 
 export type Answered = { readonly metric: Readonly<Record<string, string>>; readonly value: number };
@@ -118,11 +118,15 @@ export async function startPrometheus(
     await exited;
   });
   const url = `http://127.0.0.1:${port}`;
-  await eventually(async () => {
-    if (child.exitCode !== null) throw new Error(`Prometheus ended: ${said.join('')}`);
-    const answer = await fetch(`${url}/-/ready`).catch(() => undefined);
-    return answer?.ok || undefined;
-  }, 'Prometheus is ready');
+  await eventually(
+    async () => {
+      if (child.exitCode !== null) throw new Error(`Prometheus ended: ${said.join('')}`);
+      const answer = await fetch(`${url}/-/ready`).catch(() => undefined);
+      return answer?.ok || undefined;
+    },
+    'Prometheus is ready',
+    START_MS,
+  );
   const get = async (path: string): Promise<unknown> => {
     const body = (await (await fetch(`${url}${path}`)).json()) as { status: string; data?: unknown; error?: string };
     if (body.status !== 'success') throw new Error(`${path}: ${body.error}`);
