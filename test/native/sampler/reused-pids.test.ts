@@ -117,7 +117,8 @@ for (const isSeenGone of [false, true])
       await another();
       const began = performance.now();
       const bytes = async () => {
-        const found = (await next()).sample.processes.find((one) => one.startTicks !== first?.startTicks);
+        const { processes } = (await next()).sample;
+        const found = processes.find((one) => one.pid === pid && one.startTicks !== first?.startTicks);
         return found?.gpus[0]?.listed ? found.gpus[0].bytes : undefined;
       };
       // What the first one had is the first one's, however long.
