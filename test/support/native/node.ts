@@ -152,17 +152,21 @@ export async function startNode(t: Teardown, ...args: string[]): Promise<Simulat
 /** For what a program needs that was just started: on a busy machine it is read from disk for half a minute. */
 export const START_MS = 90_000;
 
-/** Waits until `look` returns something other than undefined; throws after `ms`. */
+/**
+ * Waits until `look` returns something other than undefined, null or false. Throws when a look that began after `ms`
+ * found nothing: on a busy machine a single look may take that long.
+ */
 export async function eventually<T>(
   look: () => T | undefined | Promise<T | undefined>,
   what: string,
   ms = 60_000,
-): Promise<T> {
-  const until = Date.now() + ms;
-  for (;;) {
+): Promise<Exclude<T, undefined | null | false>> {
+  const from = performance.now();
+  for (let looks = 1; ; looks += 1) {
+    const isLast = performance.now() - from > ms;
     const found = await look();
-    if (found !== undefined) return found;
-    if (Date.now() > until) throw new Error(`not within ${ms} ms: ${what}`);
+    if (found !== undefined && found !== null && found !== false) return found as Exclude<T, undefined | null | false>;
+    if (isLast) throw new Error(`not within ${ms} ms and ${looks} looks: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
