@@ -21,13 +21,14 @@ import { formatPodRequest } from '../../src/api/request-annotation.ts';
 import { place, podGroup, startHolder, startPodResources } from '../integration/agent/kubelet/kubernetes-inside.ts';
 import { random } from '../integration/dashboards/day/fleet.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually, type SimulatedNode, startNode, temporaryFolder } from '../support/native/node.ts';
+import { type SimulatedNode, startNode, temporaryFolder } from '../support/native/node.ts';
 import { startAgent } from '../support/product/agent.ts';
 import { placeOf, publish, unpublish } from '../support/product/kubelet.ts';
 import { BUILD_MS } from '../support/services/helm.ts';
 import type { Api } from './bed/api.ts';
 import { type LoneApiServer, startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { startFaultyProxy } from './support/faulty-proxy.ts';
 
 const tools = bedTools(console.log, false);
@@ -45,7 +46,6 @@ const MOST = 5;
 const PODS_PATH = '/api/v1/namespaces/team/pods';
 /** A holder takes 300 MiB and a context. */
 const [ENOUGH_MIB, TOO_LITTLE_MIB] = [1024, 200];
-const PATIENCE_MS = 120_000;
 /** What a kubelet takes for a failure that passes; the second on a busy machine. */
 const MAY_PASS: readonly number[] = [status.UNAVAILABLE, status.DEADLINE_EXCEEDED];
 /** Of the agent in all, for each pod: its volume, its Events and watches, with what is tried again. */
@@ -108,7 +108,7 @@ function kubeletOf(t: ExecutionContext, api: Api, root: string, node: SimulatedN
         t.true(MAY_PASS.includes(code), `${name}: ${code} ${details}`);
         return undefined;
       };
-      await eventually(isPublished, `${name} has its volume`, PATIENCE_MS);
+      await eventually(isPublished, `${name} has its volume`);
       const { pid, end } = await startHolder(t, node.lib, podGroup(t, uid, id), 0);
       const main = { name: 'main', containerID: `containerd://${id}`, image: 'x', imageID: 'x' };
       const containerStatuses = [{ ...main, ready: true, restartCount: 0 }];
@@ -159,7 +159,7 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
     return text !== undefined && now?.capacity?.[GPU_MEMORY] !== undefined ? parseNodeGpus(text) : undefined;
   };
   await agent.measured(1);
-  const atFirst = await eventually(advertised, 'the Node has its GPUs', PATIENCE_MS);
+  const atFirst = await eventually(advertised, 'the Node has its GPUs');
 
   const kubelet = kubeletOf(t, api, root, node);
   const [within, over]: [Running[], Running[]] = [[], []];
@@ -185,7 +185,7 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
     }
     await delay(next() * 500);
   }
-  await eventually(() => !over.some(isThere) || undefined, 'those beyond their grants are stopped', PATIENCE_MS);
+  await eventually(() => !over.some(isThere) || undefined, 'those beyond their grants are stopped');
 
   // Still with faults.
   const eventsNow = async () =>
@@ -197,20 +197,16 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
       .toSorted();
   const wanted = over.flatMap(({ name }) => ['warn', 'kill', 'released'].map((action) => `${name} ${action} 1`));
   const isSaid = async () => (await eventsNow()).length >= wanted.length || undefined;
-  await eventually(isSaid, 'each action is an Event of its pod', PATIENCE_MS);
+  await eventually(isSaid, 'each action is an Event of its pod');
   t.deepEqual(await eventsNow(), wanted.toSorted(), 'each once, and none of other pods');
   for (const pod of within) t.true(isThere(pod), `${pod.name} within its grant goes on`);
-  await eventually(advertised, 'the Node has its GPUs again', PATIENCE_MS);
+  await eventually(advertised, 'the Node has its GPUs again');
   t.deepEqual(await advertised(), atFirst);
   const memory = async ({ name }: Running) =>
     agent.metric('cotenant_container_memory_used_bytes', { namespace: 'team', pod: name });
   for (const pod of within) {
     const held = node.usage().clients.find(({ pid }) => pid === pod.pid)?.gpus[0]?.bytes;
-    await eventually(
-      async () => (await memory(pod)) === held || undefined,
-      `${pod.name} has its own memory`,
-      PATIENCE_MS,
-    );
+    await eventually(async () => (await memory(pod)) === held || undefined, `${pod.name} has its own memory`);
   }
 
   const faults = [...proxy.faults].map(([kind, times]) => `${kind} ${times}`).join(', ');
@@ -225,7 +221,7 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
   proxy.share = 0;
   for (const pod of [...within, ...over]) await kubelet.stop(pod);
   const pods = async () => (await agent.metric('cotenant_container_info')) ?? 0;
-  await eventually(async () => (await pods()) === 0 || undefined, 'nothing is left of the pods', PATIENCE_MS);
+  await eventually(async () => (await pods()) === 0 || undefined, 'nothing is left of the pods');
   t.is(await agent.metric('cotenant_device_memory_allocated_bytes'), 0);
   t.log(`${filesAtFirst} open files, then ${files()}`);
   t.true(files() <= filesAtFirst + MOST_MORE_FILES, `${filesAtFirst} open files, then ${files()}`);

@@ -5,10 +5,10 @@ import type { ExecutionContext } from 'ava';
 import { testUnless } from '../support/gate.ts';
 import { processesNaming } from '../support/machine/processes.ts';
 import { listenersOf } from '../support/machine/sockets.ts';
-import { eventually } from '../support/native/node.ts';
 import { pythonClients } from '../support/toolchains/python.ts';
 import { type Bed, bedTools, startBed } from './bed/bed.ts';
 import { bedCgroup } from './bed/cgroups.ts';
+import { eventually } from './bed/eventually.ts';
 import { BOUND } from './bed/node.ts';
 import { PARTS } from './bed/parts.ts';
 import { addClientImage, addNvmlImage, addSimulatedGpus, NAMESPACE, NVML_IMAGE } from './bed/product.ts';
@@ -47,7 +47,7 @@ const ON_GPUS = { namespace: 'team', spec: { runtimeClassName: 'nvidia', restart
 testUnless(tools.ok ? undefined : tools.reason)(
   'a test cluster starts, runs pods, survives failures and leaves nothing behind',
   async (t) => {
-    t.timeout(300_000);
+    t.timeout(600_000);
     if (!tools.ok) throw new Error(tools.reason);
     const before = { settings: settings(), mounts: mounts(), interfaces: interfaces(), folders: folders() };
     const started = performance.now();

@@ -2,9 +2,9 @@
 // containers are not disturbed, and everything recovers by itself.
 import { readFileSync } from 'node:fs';
 import type { ExecutionContext } from 'ava';
-import { eventually } from '../support/native/node.ts';
 import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { WHOLE_VALUES } from './bed/whole.ts';
 import { processesOf, signalContainer } from './support/containers.ts';
@@ -40,7 +40,7 @@ async function flows(t: ExecutionContext, load: Load, after: string, act: () => 
   await act();
   const from = load.next;
   const acted = performance.now();
-  await eventually(() => (load.seenFrom(from) >= 3 ? true : undefined), `pods come after ${after}`, 150_000);
+  await eventually(() => (load.seenFrom(from) >= 3 ? true : undefined), `pods come after ${after}`);
   load.check();
   const [took, flowed] = [acted - started, performance.now() - acted].map((ms) => (ms / 1000).toFixed(1));
   t.log(`${after} (${took} s): three new pods after ${flowed} s`);
@@ -64,14 +64,10 @@ const first = async (bed: Bed, component: Component): Promise<Pod> => {
 };
 
 async function takesOver(bed: Bed, from: Pod): Promise<void> {
-  await eventually(
-    async () => {
-      const holder = (await lease(bed))?.holderIdentity ?? '';
-      return holder !== '' && !holder.startsWith(`${from.metadata.name}_`) ? true : undefined;
-    },
-    'another replica leads',
-    60_000,
-  );
+  await eventually(async () => {
+    const holder = (await lease(bed))?.holderIdentity ?? '';
+    return holder !== '' && !holder.startsWith(`${from.metadata.name}_`) ? true : undefined;
+  }, 'another replica leads');
 }
 
 const samplersOf = (bed: Bed, agent: Pod): readonly number[] =>
@@ -92,15 +88,11 @@ onCluster('killing each part under load leaves no limit off and no GPU overcommi
   for (let i = 0; i < 3; i += 1) t.is((await talk.ask(`alloc ${STEADY_MIB * MIB}`))[0], OUT_OF_MEMORY);
   await talk.leave();
   const denials = (count: number) =>
-    eventually(
-      async () => {
-        const labels = { ...TEAM, pod: 'steady', container: 'main' };
-        const page = (await agentPage(bed)) ?? '';
-        return seriesOf(page, 'cotenant_container_allocations_denied_total', labels) === count ? true : undefined;
-      },
-      `${count} refusals are counted`,
-      60_000,
-    );
+    eventually(async () => {
+      const labels = { ...TEAM, pod: 'steady', container: 'main' };
+      const page = (await agentPage(bed)) ?? '';
+      return seriesOf(page, 'cotenant_container_allocations_denied_total', labels) === count ? true : undefined;
+    }, `${count} refusals are counted`);
   await denials(3);
 
   const load = startLoad(bed, usable);

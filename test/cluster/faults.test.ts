@@ -8,13 +8,13 @@ import { GRANT_ANNOTATION, REQUEST_ANNOTATION } from '../../src/api/names.ts';
 import { formatNodeGpus } from '../../src/api/node-annotation.ts';
 import { random } from '../integration/dashboards/day/fleet.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually } from '../support/native/node.ts';
 import { startExtender } from '../support/product/daemon.ts';
 import { BUILD_MS } from '../support/services/helm.ts';
 import { recordOf, uuid } from '../unit/scheduler/cluster.ts';
 import type { Api } from './bed/api.ts';
 import { type LoneApiServer, startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { startFaultyProxy } from './support/faulty-proxy.ts';
 
 const tools = bedTools(console.log, false);
@@ -130,7 +130,6 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
   await eventually(
     async () => (await extender.metric('cotenant_scheduler_granted_pods')) === left.length || undefined,
     'the extender knows the bound pods',
-    60_000,
   );
   const room = async (mib: number) =>
     (
@@ -145,9 +144,5 @@ async function checkFaults(t: ExecutionContext, { api, socket }: LoneApiServer):
     t.false((await room(free + 1)).includes(node), `${node} has no more than ${free} MiB`);
   }
   for (const pod of left) await remove(pod);
-  await eventually(
-    async () => (await room(NODE_MIB)).length === NODES.length || undefined,
-    'all is free again',
-    60_000,
-  );
+  await eventually(async () => (await room(NODE_MIB)).length === NODES.length || undefined, 'all is free again');
 }

@@ -8,8 +8,8 @@ import type { Inventory } from '../../src/cli/cluster/inventory.ts';
 import type { Pod } from '../../src/cli/cluster/objects.ts';
 import { MIB } from '../../src/common/quantity.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually } from '../support/native/node.ts';
 import { type Bed, bedTools, startBed } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import type { Ran } from './bed/namespaces.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { AGENT, agentPod, GPUS, must, readerKubeconfig, SNAPSHOT, STOP, setUp } from './inspect/objects.ts';
@@ -232,7 +232,7 @@ async function withoutAgent(t: ExecutionContext, bed: Bed, cotenant: Cotenant): 
 }
 
 testUnless(tools.ok ? undefined : tools.reason)('inspect and why report the state of a real cluster', async (t) => {
-  t.timeout(300_000);
+  t.timeout(600_000);
   if (!tools.ok) throw new Error(tools.reason);
   const bed = await startBed(tools, (line) => t.log(line));
   t.teardown(() => bed.close());

@@ -6,8 +6,9 @@ import type { ExecutionContext } from 'ava';
 import { GPUS_ANNOTATION } from '../../src/api/names.ts';
 import { parseNodeGpus } from '../../src/api/node-annotation.ts';
 import { buildBinding } from '../../src/scheduler/allocations/binding-writer.ts';
-import { BUILD, eventually } from '../support/native/node.ts';
+import { BUILD } from '../support/native/node.ts';
 import type { Bed } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { NAMESPACE } from './bed/product.ts';
 import { untilOffered } from './bed/whole.ts';
@@ -37,8 +38,6 @@ import { testsOnWhole } from './support/shared.ts';
 const onCluster = testsOnWhole(['l4', 'a10']);
 const TEAM = { namespace: 'team' };
 const EACH_MIB = 2048;
-/** The kubelet retries a volume after up to two minutes. */
-const PATIENCE_MS = 150_000;
 
 const slice = (name: string, mib = EACH_MIB): object =>
   podOf(name, [clientOf(ONE_SHARE.own(mib), ['init', 'context 0'])], { namespace: TEAM.namespace });
@@ -55,26 +54,18 @@ async function must(bed: Bed, ...pods: readonly object[]): Promise<void> {
 const remove = (bed: Bed, name: string) => bed.api.ask('DELETE', podPath(name, TEAM.namespace));
 
 const untilNone = (bed: Bed, component: 'scheduler' | 'agent') =>
-  eventually(
-    async () => {
-      const path = `/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=${component}`;
-      return (await bed.api.get<{ items: Pod[] }>(path))?.items.length === 0 ? true : undefined;
-    },
-    `no ${component} is left`,
-    60_000,
-  );
+  eventually(async () => {
+    const path = `/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=${component}`;
+    return (await bed.api.get<{ items: Pod[] }>(path))?.items.length === 0 ? true : undefined;
+  }, `no ${component} is left`);
 const untilReady = (bed: Bed, component: Component) =>
-  eventually(
-    async () => {
-      const pods = await podsOf(bed, component);
-      const ready = pods.filter(({ status }) =>
-        status?.conditions?.some((condition) => condition.type === 'Ready' && condition.status === 'True'),
-      );
-      return pods.length > 0 && ready.length === pods.length ? true : undefined;
-    },
-    `${component} is ready`,
-    60_000,
-  );
+  eventually(async () => {
+    const pods = await podsOf(bed, component);
+    const ready = pods.filter(({ status }) =>
+      status?.conditions?.some((condition) => condition.type === 'Ready' && condition.status === 'True'),
+    );
+    return pods.length > 0 && ready.length === pods.length ? true : undefined;
+  }, `${component} is ready`);
 
 async function patch(bed: Bed, path: string, body: object): Promise<void> {
   const { status, body: said } = await bed.api.ask('PATCH', `/apis/apps/v1/namespaces/${NAMESPACE}/${path}`, body);
@@ -94,7 +85,6 @@ const event = (bed: Bed, name: string, wanted: RegExp) =>
   eventually(
     async () => (await eventsOf(bed, name, TEAM.namespace)).find(({ message }) => wanted.test(message)),
     `an event of ${name} says ${wanted}`,
-    PATIENCE_MS,
   );
 
 /** Inside, the container has its GPU and its grant, and no more. */
@@ -120,7 +110,6 @@ onCluster('without the webhook plain pods start and GPU pods are refused', async
   await eventually(
     async () => (await create(bed, asked, '?dryRun=All')).status === 500 || undefined,
     'no webhook answers',
-    60_000,
   );
   await must(bed, plain('plain'));
   const { status, body } = await create(bed, slice('refused'));
@@ -149,7 +138,7 @@ onCluster('without the webhook plain pods start and GPU pods are refused', async
 
   await scale(bed, 'webhook', 1);
   const accepted = async () => ((await create(bed, slice('refused'))).status === 201 ? true : undefined);
-  await eventually(accepted, 'a pod with a share is taken again', 60_000);
+  await eventually(accepted, 'a pod with a share is taken again');
   await untilRunning(bed, 'refused', TEAM);
   await isLimited(t, bed, 'refused');
   await isLimited(t, bed, 'steady');
@@ -204,7 +193,7 @@ onCluster('of two pods bound beyond the memory of a GPU the second waits for the
   t.is(waiting?.status?.phase, 'Pending');
   t.is(waiting?.status?.containerStatuses?.[0]?.state.waiting?.reason, 'ContainerCreating');
   await remove(bed, 'first');
-  await untilRunning(bed, 'second', { ...TEAM, ms: PATIENCE_MS });
+  await untilRunning(bed, 'second', TEAM);
   await isLimited(t, bed, 'second', half);
   await scale(bed, 'scheduler', 1);
   await remove(bed, 'second');
@@ -236,8 +225,8 @@ onCluster('without the agent GPU pods wait to start and to terminate', async (t,
   await keepAgentAway(bed, false);
   await untilReady(bed, 'agent');
   await untilOffered(bed);
-  await untilRunning(bed, 'late', { ...TEAM, ms: PATIENCE_MS });
-  await untilGone(bed, 'waits', { ...TEAM, ms: PATIENCE_MS });
+  await untilRunning(bed, 'late', TEAM);
+  await untilGone(bed, 'waits', TEAM);
   await isLimited(t, bed, 'late');
   await isLimited(t, bed, 'steady');
   t.is(containerOf(await getPod(bed, 'steady', TEAM.namespace))?.containerID, before, 'it was not touched');
@@ -259,10 +248,10 @@ onCluster('without the CSIDriver object GPU pods wait, and start when it is back
     spec: driver?.spec,
   };
   t.is((await bed.api.ask('POST', path, again)).status, 201);
-  await untilRunning(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+  await untilRunning(bed, 'driverless', TEAM);
   await isLimited(t, bed, 'driverless');
   await remove(bed, 'driverless');
-  await untilGone(bed, 'driverless', { ...TEAM, ms: PATIENCE_MS });
+  await untilGone(bed, 'driverless', TEAM);
 });
 
 onCluster('after a node restart each pod has its volume before its containers run', async (t, { bed }) => {
@@ -290,12 +279,12 @@ onCluster('after a node restart each pod has its volume before its containers ru
     'reboots',
     'runs again',
     (pod) => (containerOf(pod)?.restartCount ?? 0) > 0 && containerOf(pod)?.state.running !== undefined,
-    { ...TEAM, ms: PATIENCE_MS },
+    TEAM,
   );
   t.log(`started ${containerOf(again)?.restartCount} times more`);
   await isLimited(t, bed, 'reboots');
   await remove(bed, 'reboots');
-  await untilGone(bed, 'reboots', { ...TEAM, ms: PATIENCE_MS });
+  await untilGone(bed, 'reboots', TEAM);
 });
 
 onCluster('lost GPUs end no running pod, also when the kubelet restarts', async (t, { bed }) => {
@@ -327,7 +316,7 @@ onCluster('lost GPUs end no running pod, also when the kubelet restarts', async 
   t.is(later?.spec?.nodeName, undefined, 'no grant goes to a lost GPU');
   for (const gpu of ['0', '1']) simulator('recover', gpu);
   await eventually(async () => (await healthy(true)) || undefined, 'the Node tells that its GPUs are back');
-  await untilRunning(bed, 'later', { ...TEAM, ms: PATIENCE_MS });
+  await untilRunning(bed, 'later', TEAM);
   await isLimited(t, bed, 'later');
 });
 

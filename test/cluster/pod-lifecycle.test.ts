@@ -3,9 +3,9 @@
 // cluster.
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { eventually } from '../support/native/node.ts';
 import { seriesOf } from '../support/product/agent.ts';
 import type { Bed } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { NODE_NAME } from './bed/node.ts';
 import { WHOLE_VALUES } from './bed/whole.ts';
 import { DIALECT_NAMESPACES, dialects } from './pod-lifecycle/dialects.ts';
@@ -48,9 +48,9 @@ onCluster('pods and namespaces that are deleted in any state leave nothing behin
   await untilRunning(bed, 'a', { namespace: 'short' });
   bed.kubectl('-n', 'short', 'delete', 'pod', 'b', '--grace-period=0', '--force');
   bed.apply(...['e', 'f'].map((name) => of(name, ['init'])));
-  t.is(bed.kubectl('delete', 'namespace', 'short', '--timeout=60s').code, 0);
-  const left = await eventually(() => (leftovers(bed).length === 0 ? [] : undefined), 'nothing is left', 60_000).catch(
-    () => leftovers(bed),
+  t.is(bed.kubectl('delete', 'namespace', 'short', '--timeout=240s').code, 0);
+  const left = await eventually(() => (leftovers(bed).length === 0 ? [] : undefined), 'nothing is left').catch(() =>
+    leftovers(bed),
   );
   t.deepEqual(left, []);
   const allocated = async () =>

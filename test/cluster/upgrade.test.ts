@@ -6,11 +6,12 @@ import type { ExecutionContext } from 'ava';
 import { enginesIn } from '../../src/agent/grants/engine-files.ts';
 import { GRANT_ANNOTATION } from '../../src/api/names.ts';
 import { testUnless } from '../support/gate.ts';
-import { BUILD, eventually } from '../support/native/node.ts';
+import { BUILD } from '../support/native/node.ts';
 import { seriesOf } from '../support/product/agent.ts';
 import { BUILD_MS, readyHelm } from '../support/services/helm.ts';
 import { type Bed, startBed } from './bed/bed.ts';
 import { earlierRelease } from './bed/earlier.ts';
+import { eventually } from './bed/eventually.ts';
 import {
   addClientImage,
   addCotenantImage,
@@ -89,25 +90,21 @@ type State = { readonly grant: string | undefined; readonly limit: number; reado
 
 /** A pod's grant, and its memory as the agent publishes it, once it does. */
 const stateOf = (bed: Bed, name: string): Promise<State> =>
-  eventually(
-    async () => {
-      const page = (await agentPage(bed)) ?? '';
-      const series = (what: string) => seriesOf(page, `cotenant_container_memory_${what}_bytes`, { pod: name });
-      const [limit, used] = [series('limit'), series('used')];
-      if (limit === undefined || used === undefined) return undefined;
-      const pod = await getPod(bed, name, TEAM);
-      // A round of work has 16 MiB more at times; with a context of an L4, 1 GiB is well between two steps.
-      return { grant: pod?.metadata.annotations?.[GRANT_ANNOTATION], limit, used: Math.floor(used / (64 * MIB)) };
-    },
-    `the agent publishes the memory of ${name}`,
-    60_000,
-  );
+  eventually(async () => {
+    const page = (await agentPage(bed)) ?? '';
+    const series = (what: string) => seriesOf(page, `cotenant_container_memory_${what}_bytes`, { pod: name });
+    const [limit, used] = [series('limit'), series('used')];
+    if (limit === undefined || used === undefined) return undefined;
+    const pod = await getPod(bed, name, TEAM);
+    // A round of work has 16 MiB more at times; with a context of an L4, 1 GiB is well between two steps.
+    return { grant: pod?.metadata.annotations?.[GRANT_ANNOTATION], limit, used: Math.floor(used / (64 * MIB)) };
+  }, `the agent publishes the memory of ${name}`);
 
 async function startTenant(bed: Bed, name: string): Promise<Pod> {
   const script = { command: ['/bin/sh', '-c', WORKS], args: [] };
   bed.apply(podOf(name, [clientOf(SHARE, [], script)], { namespace: TEAM }));
   const pod = await untilRunning(bed, name, { namespace: TEAM });
-  await eventually(() => callsOf(bed, pod).rounds >= 2 || undefined, `${name} works`, 60_000);
+  await eventually(() => callsOf(bed, pod).rounds >= 2 || undefined, `${name} works`);
   return pod;
 }
 
@@ -127,21 +124,17 @@ async function changes(t: ExecutionContext, around: Around, tag: string, engine:
   t.true(JSON.stringify(agent?.spec).includes(`${COTENANT_IMAGE.repository}:${tag}"`), `the agent is ${tag}`);
   const before = new Map([...tenants].map(([name, { pod }]) => [name, callsOf(bed, pod).rounds]));
   for (const [name, { pod, state }] of tenants) {
-    await eventually(
-      () => callsOf(bed, pod).rounds >= (before.get(name) ?? 0) + 3 || undefined,
-      `${name} works on`,
-      60_000,
-    );
+    await eventually(() => callsOf(bed, pod).rounds >= (before.get(name) ?? 0) + 3 || undefined, `${name} works on`);
     t.deepEqual(await stateOf(bed, name), state, `${name} has what it had`);
     const runs = async () =>
       seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_engine_processes', {
         pod: name,
         engine: String(engine),
       }) === 1 || undefined;
-    await eventually(runs, `${name} runs engine ${engine}`, 60_000);
+    await eventually(runs, `${name} runs engine ${engine}`);
   }
   const from = load.next;
-  await eventually(() => load.seenFrom(from) >= 2 || undefined, `pods come after ${tag}`, 120_000);
+  await eventually(() => load.seenFrom(from) >= 2 || undefined, `pods come after ${tag}`);
   load.check();
   t.log(`${tag}: ${Math.round((performance.now() - started) / 1000)} s`);
 }

@@ -10,9 +10,10 @@ import { text } from 'node:stream/consumers';
 import { parse } from 'yaml';
 import { selfSigned } from '../../src/serving/x509.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually, type Teardown } from '../support/native/node.ts';
+import type { Teardown } from '../support/native/node.ts';
 import { startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
+import { eventually } from './bed/eventually.ts';
 import { register } from './support/registration.ts';
 import { startRelay } from './support/relay.ts';
 
@@ -39,7 +40,7 @@ type Way = {
 const tools = bedTools(console.log, false);
 
 testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to pods what its page says', async (t) => {
-  t.timeout(180_000);
+  t.timeout(600_000);
   if (!tools.ok) return;
   const { api, namespaces } = await startLoneApiServer(t, tools);
   const stand = await startStandIn(t);
@@ -67,7 +68,7 @@ testUnless(tools.ok ? undefined : tools.reason)('a webhook that fails does to po
     const { status, calls } = await create('Fail', { answer: 200, times: 0 });
     return (status === 201 && calls === 1) || undefined;
   };
-  await eventually(works, 'the webhook is called', 60_000);
+  await eventually(works, 'the webhook is called');
 
   const always = Number.POSITIVE_INFINITY;
   for (const answer of [429, 503]) {

@@ -16,12 +16,13 @@ import {
 } from '../../webhook/certificates/rotation.ts';
 import { random } from '../integration/dashboards/day/fleet.ts';
 import { testUnless } from '../support/gate.ts';
-import { eventually, temporaryFolder } from '../support/native/node.ts';
+import { temporaryFolder } from '../support/native/node.ts';
 import { type Daemon, startWebhook } from '../support/product/daemon.ts';
 import type { Api } from './bed/api.ts';
 import { type LoneApiServer, startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
 import { NETWORK } from './bed/control-plane.ts';
+import { eventually } from './bed/eventually.ts';
 import { startFaultyProxy } from './support/faulty-proxy.ts';
 import { register } from './support/registration.ts';
 import { startRelay } from './support/relay.ts';

@@ -3,15 +3,14 @@
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { eventually, type Teardown } from '../../support/native/node.ts';
+import type { Teardown } from '../../support/native/node.ts';
 import { type Api, bedApi } from './api.ts';
 import type { BedTools } from './bed.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
+import { eventually } from './eventually.ts';
 import { type Namespaces, openNamespaces } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
-
-const START_MS = 120_000;
 
 export type LoneApiServer = {
   /** Answers as to the administrator. */
@@ -43,9 +42,9 @@ export async function startLoneApiServer(
   const socket = join(folder, 'api.sock');
   const options = ['proxy', '--kubeconfig', plane.kubeconfig, '--unix-socket', socket];
   namespaces.start('proxy', [join(bin, 'kubectl'), ...options]);
-  await eventually(() => existsSync(socket) || undefined, 'the proxy listens', START_MS);
+  await eventually(() => existsSync(socket) || undefined, 'the proxy listens');
   const api = bedApi(socket);
   const isReady = async () => (await api.ask('GET', '/readyz')).status === 200 || undefined;
-  await eventually(isReady, 'the API server is ready', START_MS);
+  await eventually(isReady, 'the API server is ready');
   return { api, namespaces, socket };
 }

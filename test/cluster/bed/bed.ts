@@ -4,10 +4,10 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { eventually } from '../../support/native/node.ts';
 import { type Api, bedApi } from './api.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, isAlone, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
+import { eventually } from './eventually.ts';
 import { type ImageSettings, type Layer, layOut, tarOf } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
 import { busyboxLayer, pauseLayer } from './layers.ts';
@@ -159,7 +159,7 @@ export async function startBed(
   const api = bedApi(socket);
   const account = '/api/v1/namespaces/default/serviceaccounts/default';
   await eventually(() => existsSync(socket) || undefined, 'the API server can be asked from outside');
-  await eventually(() => api.get<object>(account), 'the default service account is there', 60_000);
+  await eventually(() => api.get<object>(account), 'the default service account is there');
   say(`${tools.versions}: ready`);
 
   const owned = ending.move();

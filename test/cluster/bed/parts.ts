@@ -3,6 +3,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { Client, credentials } from '@grpc/grpc-js';
 import { NETWORK } from './control-plane.ts';
+import { WAIT_MS } from './eventually.ts';
 import { kubernetesMinor } from './kubernetes.ts';
 import { lastWords, type Namespaces, type Ran } from './namespaces.ts';
 import { NODE_NAME } from './node.ts';
@@ -23,7 +24,6 @@ export type Parts = {
   untilReady(part: Part, sinceMs?: number): Promise<void>;
 };
 
-const READY_MS = 120_000;
 const LOOK_EVERY_MS = 200;
 const ANSWER_MS = 2000;
 const PORTS = { controllers: 10257, scheduler: 10259, kubelet: 10250 };
@@ -54,10 +54,10 @@ export function bedParts(
       ofNode('node', '{.status.conditions[?(@.type=="Ready")].status}') === 'True',
   };
   const untilReady: Parts['untilReady'] = async (part, sinceMs = 0) => {
-    const deadline = Date.now() + READY_MS;
+    const deadline = Date.now() + WAIT_MS;
     while (!(await ready[part](sinceMs))) {
       if (Date.now() > deadline)
-        throw new Error(`${part} was not ready within ${READY_MS / 1000} s\n${lastWords(folder, part)}`);
+        throw new Error(`${part} was not ready within ${WAIT_MS / 1000} s\n${lastWords(folder, part)}`);
       await delay(LOOK_EVERY_MS);
     }
   };

@@ -5,11 +5,11 @@ import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync,
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { stringify } from 'yaml';
-import { eventually } from '../../support/native/node.ts';
 import { firstSample } from '../../support/product/sample.ts';
 import { pythonClients } from '../../support/toolchains/python.ts';
 import type { Bed } from './bed.ts';
 import { AUDITED_NAMESPACE } from './control-plane.ts';
+import { eventually } from './eventually.ts';
 import { cdiSpec, STAND_INS } from './gpus.ts';
 import {
   FOREIGN_LOADER,

@@ -1,9 +1,9 @@
 // A test cluster with all of Cotenant installed: images, simulated GPUs, and the chart with all components, ready to
 // take pods.
 
-import { eventually } from '../../support/native/node.ts';
 import { type Helm, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, type BedTools, bedTools, startBed } from './bed.ts';
+import { eventually } from './eventually.ts';
 import { INSIDE } from './gpus.ts';
 import { NODE_NAME } from './node.ts';
 import {
@@ -90,5 +90,5 @@ export async function untilOffered(bed: Bed): Promise<void> {
     const names = ['cotenant.io/gpu', 'cotenant.io/gpu-memory', 'cotenant.io/gpu-cores'];
     return names.every((name) => Number(allocatable[name] ?? 0) > 0) || undefined;
   };
-  await eventually(offered, 'the node offers slots, memory and compute', 60_000);
+  await eventually(offered, 'the node offers slots, memory and compute');
 }

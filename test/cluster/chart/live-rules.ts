@@ -1,8 +1,8 @@
 // Live rules on a real API server: a wrong ConfigMap is refused where it is written, a right one holds without a
 // rollout, and the settings of the chart hold again once it is deleted.
 import type { ExecutionContext } from 'ava';
-import { eventually } from '../../support/native/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 
 const rulesOf = (text: string, name = 'cotenant-webhook-rules') => ({

@@ -2,10 +2,10 @@
 // the webhook, on objects that are wrong in exactly one respect.
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import type { User } from '../bed/api.ts';
 import { type Bed, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { kubernetesMinor } from '../bed/kubernetes.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF } from '../bed/product.ts';
@@ -82,14 +82,10 @@ testUnless(reason)('admission policies refuse what the webhook would refuse, wit
 
   // Webhook down: requests that match it are refused for that reason; the others are left to the policies.
   t.is(bed.kubectl('-n', NAMESPACE, 'scale', 'deployment', 'cotenant-webhook', '--replicas=0').code, 0);
-  const down = await eventually(
-    async () => {
-      const { allowed, said } = await create(bed, named(ASKED, 'late'));
-      return allowed ? undefined : said;
-    },
-    'GPU pods are refused while the webhook is down',
-    60_000,
-  );
+  const down = await eventually(async () => {
+    const { allowed, said } = await create(bed, named(ASKED, 'late'));
+    return allowed ? undefined : said;
+  }, 'GPU pods are refused while the webhook is down');
   t.regex(down, /failed calling webhook "(inject|validate)\.cotenant\.io"/);
   await checkBindings(t, bed);
   await checkNodes(t, bed);

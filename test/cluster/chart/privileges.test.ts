@@ -11,10 +11,10 @@ import {
 } from '../../../src/api/names.ts';
 import { testUnless } from '../../support/gate.ts';
 import { datagramPortsOf, type Listener, listenersOf } from '../../support/machine/sockets.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
 import { firstProcessOf, processesOf, rightsOf, signalContainer } from '../support/containers.ts';
@@ -250,7 +250,7 @@ testUnless(tools.ok ? undefined : tools.reason)('each component has only the per
   });
   const list = '/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dtwice';
   const made = (what: string, good: (pod: Pod) => boolean) =>
-    eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what, 60_000);
+    eventually(async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.find(good), what);
   const twice = await made('the ReplicaSet made a pod', () => true);
   const gpus = [{ gpuUuid: uuids[0] ?? '', memoryBytes: 2 ** 40, limitBytes: 2 ** 40, coresPercent: 0 }];
   const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus }];
@@ -260,7 +260,7 @@ testUnless(tools.ok ? undefined : tools.reason)('each component has only the per
   t.is(bed.kubectl('-n', 'kube-system', 'delete', 'replicaset', 'twice').code, 0);
   // The evicted pod holds the GPU until it is gone, and it terminates with the agent's help.
   const gone = async () => (await bed.api.get<{ items: Pod[] }>(list))?.items.length === 0 || undefined;
-  await eventually(gone, 'the pods of the ReplicaSet are gone', 60_000);
+  await eventually(gone, 'the pods of the ReplicaSet are gone');
 
   const { held, denied } = await lookAtPermissions(bed, NAMESPACE);
   t.true(held > 0);

@@ -2,9 +2,9 @@
 // webhook makes of them. And pods of a system that is alive, which are left to it.
 import type { ExecutionContext } from 'ava';
 import { parseQuantity, wholeUnits } from '../../../src/common/quantity.ts';
-import { eventually } from '../../support/native/node.ts';
 import { type Asking, DIALECT_AMOUNTS } from '../../unit/webhook/dialect-amounts.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 
 const RESOURCES = ['cotenant.io/gpu', 'cotenant.io/gpu-memory', 'cotenant.io/gpu-cores'];
 

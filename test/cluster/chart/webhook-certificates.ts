@@ -7,8 +7,8 @@ import {
   toSecretData,
   type WebhookCertificates,
 } from '../../../webhook/certificates/rotation.ts';
-import { eventually } from '../../support/native/node.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { podsOf } from '../support/release.ts';
 import { createWithoutPause } from '../support/stream.ts';
@@ -50,7 +50,7 @@ async function untilLoaded(bed: Bed, count: number): Promise<void> {
     const good = pages.filter((page) => page.includes(`certificate_loads_total{result="ok"} ${count}\n`));
     return (pages.length === 2 && good.length === 2) || undefined;
   };
-  await eventually(loaded, `both replicas serve certificate ${count}`, 60_000);
+  await eventually(loaded, `both replicas serve certificate ${count}`);
 }
 
 const serialOf = (pem: string | undefined) => new X509Certificate(pem ?? '').serialNumber;
@@ -92,5 +92,5 @@ export async function checkRotation(t: ExecutionContext, bed: Bed, pod: object):
   t.log(`${stream.count()} pods were created while the certificates changed`);
   const remove = JSON.stringify([{ op: 'remove', path: '/webhooks/0/clientConfig/caBundle' }]);
   t.is(bed.kubectl('patch', 'validatingwebhookconfiguration', 'cotenant-webhook', '--type=json', '-p', remove).code, 0);
-  await eventually(() => trusted(bed).length === 3 || undefined, 'the authority is written again', 30_000);
+  await eventually(() => trusted(bed).length === 3 || undefined, 'the authority is written again');
 }

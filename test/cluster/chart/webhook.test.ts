@@ -4,9 +4,9 @@
 import type { ExecutionContext } from 'ava';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { kubernetesMinor } from '../bed/kubernetes.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addCotenantImage, installChart, NAMESPACE, OFF, uninstallChart } from '../bed/product.ts';
@@ -16,8 +16,6 @@ import { checkLiveRules } from './live-rules.ts';
 import { checkLiving, checkQuotas } from './quotas.ts';
 import { checkRotation } from './webhook-certificates.ts';
 
-/** A replica that ends waits until the API server has closed its idle connections, up to 90 s after their last use. */
-const LEAVE_MS = 150_000;
 const tools = bedTools(console.log, false);
 const helm = lookForHelm();
 const reason = tools.ok ? (helm.kind === 'missing' ? helm.reason : undefined) : tools.reason;
@@ -136,11 +134,7 @@ async function checkPatches(t: ExecutionContext, bed: Bed): Promise<void> {
   );
   // A pod without a GPU runs and is stored unchanged.
   bed.apply(podOf('plain', { memory: '64Mi' }));
-  await eventually(
-    () => bed.get<Pod>('pod', 'plain')?.status?.phase === 'Running' || undefined,
-    'the plain pod runs',
-    60_000,
-  );
+  await eventually(() => bed.get<Pod>('pod', 'plain')?.status?.phase === 'Running' || undefined, 'the plain pod runs');
   t.is(bed.get<Pod>('pod', 'plain')?.spec.schedulerName, 'default-scheduler');
 }
 
@@ -242,13 +236,14 @@ async function checkReplacement(t: ExecutionContext, bed: Bed): Promise<void> {
   const stream = createWithoutPause(bed, slice('streamed'));
   t.teardown(() => stream.end().then(() => undefined));
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'restart', 'deployment/cotenant-webhook').code, 0);
-  const rolled = bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'deployment/cotenant-webhook', '--timeout=120s');
+  const rolled = bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'deployment/cotenant-webhook', '--timeout=240s');
   t.is(rolled.code, 0, rolled.err);
   const gone = async () => {
     const left = await Promise.all(before.map((name) => bed.api.get<object>(`${path}/${name}`)));
     return left.every((pod) => pod === undefined) || undefined;
   };
-  await eventually(gone, 'the old replicas are gone', LEAVE_MS);
+  // Each waits until the API server has closed its idle connections, up to 90 s after their last use.
+  await eventually(gone, 'the old replicas are gone');
   t.deepEqual(await stream.end(), []);
   t.log(`${stream.count()} pods were created while the replicas were replaced`);
   const after = await names();
@@ -262,21 +257,13 @@ async function checkReplacement(t: ExecutionContext, bed: Bed): Promise<void> {
 /** Webhook down: a GPU pod is refused with the webhook's name in the reason, a plain pod is not. */
 async function checkOutage(t: ExecutionContext, bed: Bed): Promise<void> {
   t.is(bed.kubectl('-n', NAMESPACE, 'scale', 'deployment', '--all', '--replicas=0').code, 0);
-  const down = await eventually(
-    () => {
-      const answer = dryRun(bed, slice('late'));
-      return answer.pod ? undefined : answer.said;
-    },
-    'GPU pods are refused while the webhook is down',
-    60_000,
-  );
+  const down = await eventually(() => {
+    const answer = dryRun(bed, slice('late'));
+    return answer.pod ? undefined : answer.said;
+  }, 'GPU pods are refused while the webhook is down');
   t.regex(down, /failed calling webhook "[a-z.]*cotenant\.io"/);
   bed.apply(podOf('plain-too', { memory: '64Mi' }));
-  await eventually(
-    () => bed.get<Pod>('pod', 'plain-too')?.status?.phase === 'Running' || undefined,
-    'it runs, too',
-    60_000,
-  );
+  await eventually(() => bed.get<Pod>('pod', 'plain-too')?.status?.phase === 'Running' || undefined, 'it runs, too');
 }
 
 async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Promise<void> {
@@ -320,10 +307,10 @@ async function checkUninstall(t: ExecutionContext, bed: Bed, path: string): Prom
     'nothing was uninstalled',
   );
 
-  t.is(bed.kubectl('delete', 'pod', 'waiting', '--wait=true', '--timeout=60s').code, 0);
+  t.is(bed.kubectl('delete', 'pod', 'waiting', '--wait=true', '--timeout=240s').code, 0);
   const done = uninstallChart(bed, path);
   t.is(done.code, 0, done.err);
-  await eventually(() => ours().length === 0 || undefined, 'nothing of ours is left', LEAVE_MS).catch(() => {
+  await eventually(() => ours().length === 0 || undefined, 'nothing of ours is left').catch(() => {
     t.fail(`left: ${ours()}`);
   });
 }

@@ -17,9 +17,9 @@ import type { Pod } from '../../../src/cli/cluster/objects.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 import type { PodEvent } from '../../../src/kube/event-correlator.ts';
 import { buildEvent } from '../../../src/kube/events.ts';
-import { eventually } from '../../support/native/node.ts';
 import { exampleContainer, exampleSnapshot } from '../../support/product/snapshots.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import type { Ran } from '../bed/namespaces.ts';
 import { NODE_NAME } from '../bed/node.ts';
 
@@ -286,7 +286,7 @@ export async function setUp(bed: Bed): Promise<void> {
   };
   const event = buildEvent(about, { name: 'rogue.stopped', count: 1, firstMs: atMs });
   bed.kubectlWith(JSON.stringify({ apiVersion: 'v1', kind: 'Event', ...event }), 'create', '-f', '-');
-  const args = ['wait', 'pod', '--for=condition=Ready', '--timeout=60s'];
+  const args = ['wait', 'pod', '--for=condition=Ready', '--timeout=240s'];
   must(bed.kubectl('-n', 'team', ...args, 'train', 'two', AGENT));
   must(bed.kubectl('-n', 'cotenant-system', ...args, '--all'));
 }

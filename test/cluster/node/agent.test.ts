@@ -4,10 +4,10 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { selfSigned } from '../../../src/serving/x509.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { INSIDE } from '../bed/gpus.ts';
 import { kubernetesMinor, kubernetesVersion } from '../bed/kubernetes.ts';
 import { addClientImage, addCotenantImage, addSimulatedGpus, installChart, NAMESPACE, OFF } from '../bed/product.ts';
@@ -55,14 +55,10 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     ['two', 500],
   ] as const) {
     const labels = { namespace: 'team', pod, container: 'main', gpu: '0' };
-    const used = await eventually(
-      async () => {
-        const bytes = seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels);
-        return bytes !== undefined && bytes > mib * MIB ? bytes : undefined;
-      },
-      `the memory of pod ${pod} under its name`,
-      60_000,
-    );
+    const used = await eventually(async () => {
+      const bytes = seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels);
+      return bytes !== undefined && bytes > mib * MIB ? bytes : undefined;
+    }, `the memory of pod ${pod} under its name`);
     t.true(used < (mib + 400) * MIB, `${used}: its block and a context`);
   }
   const text = (await agentPage(bed)) ?? '';
@@ -74,15 +70,11 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
 
   // The series of a deleted pod disappear.
   t.is(bed.kubectl('-n', 'team', 'delete', 'pod', 'one', '--wait=true').code, 0);
-  await eventually(
-    async () => {
-      const left = await agentPage(bed);
-      const isReported = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
-      return isReported === undefined ? true : undefined;
-    },
-    'a deleted pod has no series',
-    60_000,
-  );
+  await eventually(async () => {
+    const left = await agentPage(bed);
+    const isReported = left === undefined || seriesOf(left, 'cotenant_foreign_memory_used_bytes', { pod: 'one' });
+    return isReported === undefined ? true : undefined;
+  }, 'a deleted pod has no series');
 
   if (driver) await claimed(t, bed, uuids, driver);
 
@@ -113,16 +105,12 @@ testUnless(reason)('the agent names containers that use a GPU without a grant or
     const { out } = bed.namespaces.run(['curl', '-s', '-w', '%{http_code}', ...at, ...header, url]);
     return { code: Number(out.slice(-3)), body: out.slice(0, -3) };
   };
-  await eventually(
-    () => {
-      const { code, body } = ask(tokenOf('reader'));
-      // A restarted agent has to list the node's pods first.
-      const isReported = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
-      return isReported === undefined || isReported === false ? undefined : true;
-    },
-    'the page for a client with the role',
-    60_000,
-  );
+  await eventually(() => {
+    const { code, body } = ask(tokenOf('reader'));
+    // A restarted agent has to list the node's pods first.
+    const isReported = code === 200 && seriesOf(body, 'cotenant_foreign_memory_used_bytes', { pod: 'two' });
+    return isReported === undefined || isReported === false ? undefined : true;
+  }, 'the page for a client with the role');
   const forbidden = ask(tokenOf('stranger'));
   t.deepEqual(forbidden, {
     code: 403,

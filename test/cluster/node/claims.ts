@@ -2,9 +2,9 @@
 // kubelet's list of allocated devices, and the container's use of them. Each device is named like another GPU, so that
 // code that goes by names fails.
 import type { ExecutionContext } from 'ava';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { CDI_KIND } from '../bed/gpus.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { type DraDriver, startDraDriver } from '../support/dra.ts';
@@ -89,17 +89,13 @@ export async function claimed(
   t.deepEqual([...driver.prepared].toSorted(), ['team/other', 'team/part', 'team/whole']);
 
   const used = 'cotenant_container_memory_used_bytes';
-  const page = await eventually(
-    async () => {
-      const text = (await agentPage(bed)) ?? '';
-      const isHeld = ([pod]: (typeof asked)[number]) =>
-        (seriesOf(text, used, { ...TEAM, pod }) ?? 0) > HELD_MIB * MIB &&
-        seriesOf(text, 'cotenant_foreign_memory_used_bytes', { ...TEAM, pod }) === undefined;
-      return asked.every(isHeld) ? text : undefined;
-    },
-    'what pods with claims hold, under their names',
-    90_000,
-  );
+  const page = await eventually(async () => {
+    const text = (await agentPage(bed)) ?? '';
+    const isHeld = ([pod]: (typeof asked)[number]) =>
+      (seriesOf(text, used, { ...TEAM, pod }) ?? 0) > HELD_MIB * MIB &&
+      seriesOf(text, 'cotenant_foreign_memory_used_bytes', { ...TEAM, pod }) === undefined;
+    return asked.every(isHeld) ? text : undefined;
+  }, 'what pods with claims hold, under their names');
   for (const [pod, , gpu] of asked) {
     const bytes = seriesOf(page, used, { ...TEAM, pod, container: 'main', ...gpu });
     t.true(bytes !== undefined && bytes < (HELD_MIB + 400) * MIB, `${pod}: ${bytes}, its block and a context`);
@@ -110,13 +106,9 @@ export async function claimed(
 
   t.is(bed.kubectl('-n', TEAM.namespace, 'delete', 'pod', ...asked.map(([name]) => name), '--wait=false').code, 0);
   for (const [name] of asked) await untilGone(bed, name, TEAM);
-  await eventually(() => driver.prepared.size === 0 || undefined, 'the kubelet gives the devices back', 60_000);
-  await eventually(
-    async () => {
-      const text = await agentPage(bed);
-      return (text !== undefined && asked.every(([pod]) => seriesOf(text, used, { pod }) === undefined)) || undefined;
-    },
-    'deleted pods have no series',
-    60_000,
-  );
+  await eventually(() => driver.prepared.size === 0 || undefined, 'the kubelet gives the devices back');
+  await eventually(async () => {
+    const text = await agentPage(bed);
+    return (text !== undefined && asked.every(([pod]) => seriesOf(text, used, { pod }) === undefined)) || undefined;
+  }, 'deleted pods have no series');
 }

@@ -7,9 +7,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import { readSnapshot } from '../../../src/cli/lib/agent-client.ts';
 import { nodeLines } from '../../../src/cli/output/node-table.ts';
-import { BUILD, eventually, type NodeUsage } from '../../support/native/node.ts';
+import { BUILD, type NodeUsage } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { WHOLE_VALUES } from '../bed/whole.ts';
 import { cotenant, TEAM } from '../pod-lifecycle/common.ts';
@@ -83,7 +84,7 @@ async function hold(
     seen.push(shares.map((one) => one.toFixed(0)).join('/'));
     return shares.every((one, index) => isDue(one, percents[index] ?? 0)) || undefined;
   };
-  const held = await eventually(met, `${percents.join('/')} %`, 90_000).catch(() => false);
+  const held = await eventually(met, `${percents.join('/')} %`).catch(() => false);
   t.true(held, `${percents.join('/')}: ${seen.join(' ')}`);
   t.log(`${percents.join('/')}: ${seen.join(' ')}`);
 }

@@ -9,15 +9,13 @@ import type { ExecutionContext } from 'ava';
 import { libraries } from '../../../src/agent/grants/registry.ts';
 import { CSI_DRIVER, mountsOf, VOLUME, VOLUME_NAME } from '../../../src/api/csi-volume.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import type { PublisherReport } from '../../support/product/publisher.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 
 const tools = bedTools(console.log, false);
 const PUBLISHER = join(import.meta.dirname, '../../support/product/publisher.ts');
 const KUBELET_ROOT = '/var/lib/kubelet';
-/** The kubelet retries after up to two minutes. */
-const PATIENCE_MS = 150_000;
 
 const DRIVER_OBJECT = {
   apiVersion: 'storage.k8s.io/v1',
@@ -153,26 +151,18 @@ testUnless(tools.ok ? undefined : tools.reason)(
     const began = performance.now();
 
     const hasEvent = (pod: string, wanted: RegExp) =>
-      eventually(
-        () => {
-          const args = ['get', 'events', '--field-selector', `involvedObject.name=${pod}`, '-o', 'json'];
-          const list = JSON.parse(bed.kubectl(...args).out) as { items: { reason: string; message: string }[] };
-          return list.items.find(({ reason, message }) => reason === 'FailedMount' && wanted.test(message));
-        },
-        `an event of pod ${pod} that says ${wanted}`,
-        PATIENCE_MS,
-      );
+      eventually(() => {
+        const args = ['get', 'events', '--field-selector', `involvedObject.name=${pod}`, '-o', 'json'];
+        const list = JSON.parse(bed.kubectl(...args).out) as { items: { reason: string; message: string }[] };
+        return list.items.find(({ reason, message }) => reason === 'FailedMount' && wanted.test(message));
+      }, `an event of pod ${pod} that says ${wanted}`);
     const runs = (name: string, namespace?: string) =>
-      eventually(
-        () => {
-          const pod = bed.get<Pod>('pod', name, namespace);
-          return pod?.status?.phase === 'Running' ? pod : undefined;
-        },
-        `pod ${name} runs`,
-        PATIENCE_MS,
-      );
+      eventually(() => {
+        const pod = bed.get<Pod>('pod', name, namespace);
+        return pod?.status?.phase === 'Running' ? pod : undefined;
+      }, `pod ${name} runs`);
     const isGone = (name: string, namespace?: string) =>
-      eventually(() => bed.get('pod', name, namespace) === undefined || undefined, `pod ${name} is gone`, PATIENCE_MS);
+      eventually(() => bed.get('pod', name, namespace) === undefined || undefined, `pod ${name} is gone`);
     const remove = (name: string, namespace = 'default') =>
       t.is(bed.kubectl('-n', namespace, 'delete', 'pod', name, '--wait=false').code, 0);
     const inPod = (name: string, script: string, ...args: readonly string[]) =>
@@ -249,7 +239,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     // A restarted kubelet asks for all volumes again. None is refused, whatever the publisher answers.
     const before = { waits: generation('waits'), again: publisher.again('waits') };
     await bed.restart('kubelet');
-    await eventually(() => publisher.again('waits') > before.again || undefined, 'the kubelet asks again', PATIENCE_MS);
+    await eventually(() => publisher.again('waits') > before.again || undefined, 'the kubelet asks again');
     await eventually(
       () => generation('waits') > before.waits || undefined,
       'a running container sees its page rewritten',
@@ -257,7 +247,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     publisher.setBroken(true);
     const asked = publisher.again('attacks');
     await bed.restart('kubelet');
-    await eventually(() => publisher.again('attacks') > asked || undefined, 'it asks again', PATIENCE_MS);
+    await eventually(() => publisher.again('attacks') > asked || undefined, 'it asks again');
     const isKept = (one: PublisherReport) =>
       one.what === 'problem' && one.text.startsWith('a volume that is in use stays');
     await eventually(() => publisher.reports.find(isKept), 'the volume is kept');
@@ -278,7 +268,6 @@ testUnless(tools.ok ? undefined : tools.reason)(
     await eventually(
       () => /UnmountVolume\.TearDown failed.*cotenant\.io/.test(kubeletLog()) || undefined,
       'the kubelet cannot take the volume down',
-      PATIENCE_MS,
     );
     const stays = bed.get<Pod>('pod', 'waits');
     t.truthy(stays?.metadata.deletionTimestamp);
@@ -295,9 +284,9 @@ testUnless(tools.ok ? undefined : tools.reason)(
     remove('restricted', 'strict');
     await isGone('late');
     await isGone('restricted', 'strict');
-    await eventually(() => volumeMounts().length === 0 || undefined, 'no mount of a volume is left', PATIENCE_MS);
+    await eventually(() => volumeMounts().length === 0 || undefined, 'no mount of a volume is left');
     const folders = () => bed.namespaces.run(['ls', join(KUBELET_ROOT, 'pods')]).out;
-    await eventually(() => folders() === '' || undefined, 'no folder of a pod is left', PATIENCE_MS);
+    await eventually(() => folders() === '' || undefined, 'no folder of a pod is left');
 
     const times = publisher.reports.flatMap((one) => (one.what === 'publish' && !one.mounted ? [one.ms] : []));
     t.log(`first publishes took ${times.map((ms) => ms.toFixed(1)).join(', ')} ms`);

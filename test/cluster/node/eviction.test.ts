@@ -4,10 +4,10 @@
 import type { ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../../src/agent/enforcement/action-record.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
 import { signalContainer } from '../support/containers.ts';
@@ -19,7 +19,6 @@ const tools = wholeTools(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const STOPS = 2;
 const AUDIT_LOG = '/var/lib/cotenant/audit.log';
-const WAIT_MS = 120_000;
 
 /** The agent's log lines about a pod. */
 function auditOf(bed: Bed, podUid: string): readonly ActionRecord[] {
@@ -34,33 +33,29 @@ const evictionsOf = (bed: Bed, podUid: string): readonly string[] =>
 
 /** Resolves when the agent that replaces this one serves its page. */
 const untilNext = (bed: Bed, agent: Pod): Promise<unknown> =>
-  eventually(
-    async () => {
-      const restarts = (pod: Pod) => containerOf(pod, 'node')?.restartCount ?? 0;
-      if (restarts(await podOfRelease(bed, 'agent')) <= restarts(agent)) return undefined;
-      return seriesOf((await agentPage(bed)) ?? '', 'cotenant_up') === 1 || undefined;
-    },
-    'the next agent serves a page',
-    WAIT_MS,
-  );
+  eventually(async () => {
+    const restarts = (pod: Pod) => containerOf(pod, 'node')?.restartCount ?? 0;
+    if (restarts(await podOfRelease(bed, 'agent')) <= restarts(agent)) return undefined;
+    return seriesOf((await agentPage(bed)) ?? '', 'cotenant_up') === 1 || undefined;
+  }, 'the next agent serves a page');
 
 /** The pod's next stop requests its eviction, and the agent is killed before it gets the response. Resolves once it is
  * evicted. */
 async function killedWhileItAsks(t: ExecutionContext, bed: Bed, { metadata: { uid } }: Pod): Promise<void> {
   const agent = await podOfRelease(bed, 'agent');
   const stopped = () => auditOf(bed, uid).some(({ action, result }) => action === 'kill' && result === 'sent');
-  await eventually(() => stopped() || undefined, 'its first stop', WAIT_MS);
+  await eventually(() => stopped() || undefined, 'its first stop');
   // The API server receives the request and cannot respond.
   bed.pause('etcd');
   try {
-    await eventually(() => evictionsOf(bed, uid).length > 0 || undefined, 'its eviction is asked for', WAIT_MS);
+    await eventually(() => evictionsOf(bed, uid).length > 0 || undefined, 'its eviction is asked for');
     signalContainer(bed, agent, 'node', 'SIGKILL');
     t.deepEqual(evictionsOf(bed, uid), ['asked']);
   } finally {
     bed.resume('etcd');
   }
   await untilNext(bed, agent);
-  await eventually(() => evictionsOf(bed, uid).includes('sent') || undefined, 'the next one asks again', WAIT_MS);
+  await eventually(() => evictionsOf(bed, uid).includes('sent') || undefined, 'the next one asks again');
   t.deepEqual(evictionsOf(bed, uid), ['asked', 'asked', 'sent']);
   const hit = auditOf(bed, uid)
     .filter(({ action }) => action === 'kill')
@@ -103,14 +98,10 @@ testUnless(tools.ok ? undefined : tools.reason)(
     });
     const path = '/api/v1/namespaces/default/pods?labelSelector=app%3Drogue';
     const found = (what: string, good: (pod: Pod) => boolean) =>
-      eventually(async () => (await bed.api.get<{ items: Pod[] }>(path))?.items.find(good), what, 120_000);
+      eventually(async () => (await bed.api.get<{ items: Pod[] }>(path))?.items.find(good), what);
     const { metadata } = await found('the ReplicaSet made a pod', () => true);
     const eventOf = (what: string, words: RegExp) =>
-      eventually(
-        async () => (await eventsOf(bed, metadata.name)).find(({ message }) => words.test(message)),
-        what,
-        120_000,
-      );
+      eventually(async () => (await eventsOf(bed, metadata.name)).find(({ message }) => words.test(message)), what);
 
     const refused = await eventOf('the budget is honored', /the API server refused its eviction$/);
     t.is(refused.type, 'Warning');

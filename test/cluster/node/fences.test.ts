@@ -3,8 +3,9 @@
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { BUILD, COMPILER, eventually } from '../../support/native/node.ts';
+import { BUILD, COMPILER } from '../../support/native/node.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { STAND_INS } from '../bed/gpus.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { WHOLE_VALUES } from '../bed/whole.ts';
@@ -43,11 +44,7 @@ const conditionOf = (bed: Bed) =>
   ).items[0]?.status.conditions.find(({ type }) => type === 'CotenantFencesHold');
 
 const untilCondition = (bed: Bed, status: string) =>
-  eventually(
-    () => [conditionOf(bed)].find((found) => found?.status === status),
-    `the Node's condition is ${status}`,
-    90_000,
-  );
+  eventually(() => [conditionOf(bed)].find((found) => found?.status === status), `the Node's condition is ${status}`);
 
 /** Replaces the agent's own preload object in its container, by the file's path on the node. */
 async function install(bed: Bed, from: string): Promise<void> {
@@ -89,7 +86,7 @@ onCluster(
 
     await install(bed, good);
     await untilCondition(bed, 'True');
-    await untilRunning(bed, 'waits', { ms: 120_000 });
+    await untilRunning(bed, 'waits');
   },
 );
 
@@ -128,7 +125,6 @@ onCluster('the agent sets its Node conditions and keeps those of the kubelet', a
   const condition = await eventually(
     () => conditions().find(({ type }) => type === 'CotenantFencesHold'),
     'the Node has the condition',
-    60_000,
   );
   t.like(condition, { status: 'True', reason: 'FencesHold', message: 'what exceeds a grant is refused' });
   const since = () => conditions().find(({ type }) => type === 'CotenantFencesHold')?.lastTransitionTime;
@@ -139,6 +135,6 @@ onCluster('the agent sets its Node conditions and keeps those of the kubelet', a
     );
   // A restarted agent checks again and finds no change to report.
   t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'restart', 'daemonset/cotenant-agent').code, 0);
-  t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'daemonset/cotenant-agent', '--timeout=90s').code, 0);
+  t.is(bed.kubectl('-n', NAMESPACE, 'rollout', 'status', 'daemonset/cotenant-agent', '--timeout=240s').code, 0);
   t.is(since(), condition.lastTransitionTime);
 });

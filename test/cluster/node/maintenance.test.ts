@@ -1,10 +1,10 @@
 // What is done to a node under its tenants: it loses power and comes back, and it is drained, with everything of ours that
 // runs on it, and taken into service again.
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { reboot } from '../bed/reboot.ts';
 import { startWhole, WHOLE_VALUES, wholeTools } from '../bed/whole.ts';
@@ -24,7 +24,6 @@ import { agentPage } from '../support/release.ts';
 const tools = wholeTools(console.log);
 const SHARE = { 'cotenant.io/gpu-memory': '1Gi' };
 const START = ['init', 'context 0', `alloc ${256 * MIB}`];
-const WAIT_MS = 180_000;
 const OUT_OF_MEMORY = 2;
 
 /** The pod's memory limit in bytes on the agent's page; undefined: it has no grant, or there is no page. */
@@ -66,7 +65,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
         return items.find((pod) => containerOf(pod)?.state.running !== undefined && good(pod));
       };
       try {
-        return await eventually(running, what, WAIT_MS);
+        return await eventually(running, what);
       } catch (error) {
         const events = bed.kubectl('get', 'events', '-A', '--sort-by=.lastTimestamp').out.split('\n').slice(-40);
         const pods = items.map(({ metadata, status }) => `${metadata.name}: ${JSON.stringify(status)}`);
@@ -87,14 +86,14 @@ testUnless(tools.ok ? undefined : tools.reason)(
       pod.metadata.uid === before.metadata.uid &&
       containerOf(pod)?.state.running !== undefined &&
       containerOf(pod)?.containerID !== containerOf(before)?.containerID;
-    const after = await untilPod(bed, 'steady', 'runs again', again, { ms: WAIT_MS });
+    const after = await untilPod(bed, 'steady', 'runs again', again);
     t.deepEqual(after.metadata.annotations, before.metadata.annotations, 'its grant is the same');
     const second = await served(
       'so does the one of the ReplicaSet',
       (pod) => containerOf(pod)?.containerID !== containerOf(first)?.containerID,
     );
     for (const { metadata } of [after, second]) {
-      await eventually(async () => (await granted(bed, metadata.name)) || undefined, 'the agent shows it', WAIT_MS);
+      await eventually(async () => (await granted(bed, metadata.name)) || undefined, 'the agent shows it');
       await isHeld(metadata.name);
     }
 
@@ -112,7 +111,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
       const page = await agentPage(bed);
       return (page !== undefined && !page.includes('\ncotenant_container_memory_limit_bytes{')) || undefined;
     };
-    await eventually(isEmpty, 'the agent, which a drain leaves, holds no grant', WAIT_MS);
+    await eventually(isEmpty, 'the agent, which a drain leaves, holds no grant');
 
     t.is(bed.kubectl('uncordon', NODE_NAME).code, 0);
     const gone = [first.metadata.uid, second.metadata.uid];
@@ -127,7 +126,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     t.teardown(() => clearInterval(changing));
     const third = await served('the ReplicaSet has a pod again', ({ metadata: { uid } }) => !gone.includes(uid));
     clearInterval(changing);
-    await eventually(async () => (await granted(bed, third.metadata.name)) || undefined, 'the agent shows it', WAIT_MS);
+    await eventually(async () => (await granted(bed, third.metadata.name)) || undefined, 'the agent shows it');
     await isHeld(third.metadata.name);
     t.is(await granted(bed, third.metadata.name), 1024 * MIB);
   },

@@ -5,12 +5,13 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { testUnless } from '../../support/gate.ts';
-import { BUILD, eventually } from '../../support/native/node.ts';
+import { BUILD } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS } from '../../support/services/helm.ts';
 import type { User } from '../bed/api.ts';
 import type { Bed } from '../bed/bed.ts';
 import { containerProcesses } from '../bed/cgroups.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { startWhole, WHOLE_VALUES, type Whole, wholeTools } from '../bed/whole.ts';
@@ -63,7 +64,6 @@ const isSeries = (bed: Bed, name: string, labels: Record<string, string>, what: 
   eventually(
     async () => seriesOf((await agentPage(bed)) ?? '', `cotenant_container_${name}`, labels) === 1 || undefined,
     `${what}: ${name} ${JSON.stringify(labels)}`,
-    60_000,
   );
 
 const annotate = (bed: Bed, name: string, namespace: string, annotations: object, as: User) =>
@@ -153,7 +153,6 @@ async function reported(t: ExecutionContext, whole: Whole): Promise<void> {
         /in enforce mode the agent would stop it$/.test(message),
       ) || undefined,
     'an Event says what would have been done',
-    60_000,
   );
   t.deepEqual(
     answersOf(bed, running).map(([result]) => result),
@@ -207,14 +206,10 @@ testUnless(tools.ok ? undefined : tools.reason)(
       t.is(bed.kubectl('-n', namespace, 'delete', 'pod', name, '--wait=false').code, 0);
       await untilGone(bed, name, { namespace });
     }
-    await eventually(
-      () => {
-        const path = join(bed.folder, 'host/_var_lib_cotenant/driver-limits.json');
-        return (JSON.parse(readFileSync(path, 'utf8')) as { limits: unknown[] }).limits.length === 0 || undefined;
-      },
-      'nothing is left of the limits of pods that are gone',
-      60_000,
-    );
+    await eventually(() => {
+      const path = join(bed.folder, 'host/_var_lib_cotenant/driver-limits.json');
+      return (JSON.parse(readFileSync(path, 'utf8')) as { limits: unknown[] }).limits.length === 0 || undefined;
+    }, 'nothing is left of the limits of pods that are gone');
     t.deepEqual((await lookAtPermissions(bed, NAMESPACE)).denied, []);
   },
 );

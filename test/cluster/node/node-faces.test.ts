@@ -8,9 +8,9 @@ import type { ExecutionContext } from 'ava';
 import { GPU, GPU_CORES, GPU_MEMORY, GPUS_ANNOTATION } from '../../../src/api/names.ts';
 import { formatNodeGpus, type NodeGpus } from '../../../src/api/node-annotation.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { firstSample } from '../../support/product/sample.ts';
 import { type Bed, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addProgramImage, addSimulatedGpus } from '../bed/product.ts';
 import type { FaceReport, Order } from '../support/node-faces.ts';
@@ -59,19 +59,13 @@ function startFaces(t: ExecutionContext, bed: Bed) {
   return {
     reports,
     /** The first line of a kind from `from` on. */
-    hears: <K extends FaceReport['kind']>(
-      kind: K,
-      from = 0,
-      good = (_: Extract<FaceReport, { kind: K }>) => true,
-      ms = 60_000,
-    ) =>
+    hears: <K extends FaceReport['kind']>(kind: K, from = 0, good = (_: Extract<FaceReport, { kind: K }>) => true) =>
       eventually(
         () =>
           reports
             .slice(from)
             .find((line): line is Extract<FaceReport, { kind: K }> => line.kind === kind && good(line as never)),
         `${kind} is reported`,
-        ms,
       ),
     async order(order: Order) {
       const from = reports.length;
@@ -125,7 +119,7 @@ testUnless(tools.ok ? undefined : tools.reason)(
     const [l4 = '', a10 = '', t4 = ''] = await addSimulatedGpus(bed, 'l4', 'a10', 't4');
     const node = () => bed.get<Node>('node', NODE_NAME);
     const nodeShows = (what: string, good: (node: Node) => boolean) =>
-      eventually(() => [node()].find((one) => one !== undefined && good(one)), what, 60_000);
+      eventually(() => [node()].find((one) => one !== undefined && good(one)), what);
     const slotsAre = (capacity: string, allocatable: string) =>
       nodeShows(
         `${allocatable} of ${capacity} slots`,
@@ -151,7 +145,6 @@ testUnless(tools.ok ? undefined : tools.reason)(
       eventually(
         () => [bed.get<Pod>('pod', name)].find((pod) => pod?.status.phase === phase),
         `pod ${name} is ${phase}`,
-        60_000,
       );
     const shown = (name: string, container: string) =>
       eventually(() => {

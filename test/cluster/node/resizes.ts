@@ -1,8 +1,8 @@
 // The memory of a running pod, changed from the cluster: the scheduler grants it, the agent applies it, the program's next
 // allocation follows, without a restart.
 import type { ExecutionContext } from 'ava';
-import { eventually } from '../../support/native/node.ts';
 import type { User } from '../bed/api.ts';
+import { eventually } from '../bed/eventually.ts';
 import type { Whole } from '../bed/whole.ts';
 import { cotenant, gpusOf, OUT_OF_MEMORY, refusedBy } from '../pod-lifecycle/common.ts';
 import { attach, clientOf, containerOf, eventsOf, MIB, podOf, podPath, untilRunning } from '../support/pods.ts';

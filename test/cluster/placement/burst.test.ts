@@ -4,8 +4,8 @@ import type { ExecutionContext } from 'ava';
 import { parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
-import { eventually } from '../../support/native/node.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { clientOf, containerOf, MIB, namespaceOf, outputOf, type Pod, podOf } from '../support/pods.ts';
 import { testsOnWhole } from '../support/shared.ts';
 
@@ -75,17 +75,13 @@ function compare(t: ExecutionContext, bed: Bed, pod: Pod): number {
 
 /** As a controller does: retries when the machine is too busy to answer the admission request in time. */
 const createAsControllers = (bed: Bed, pod: object): Promise<true> =>
-  eventually(
-    async () => {
-      const { status, body } = await bed.api.ask('POST', `/api/v1/namespaces/${NAMESPACE}/pods`, pod);
-      if (status === 201) return true;
-      const late = status === 500 && JSON.stringify(body).includes('context deadline exceeded');
-      if (!late) throw new Error(`a pod was not created: ${status} ${JSON.stringify(body)}`);
-      return undefined;
-    },
-    'a pod is admitted in time',
-    60_000,
-  );
+  eventually(async () => {
+    const { status, body } = await bed.api.ask('POST', `/api/v1/namespaces/${NAMESPACE}/pods`, pod);
+    if (status === 201) return true;
+    const late = status === 500 && JSON.stringify(body).includes('context deadline exceeded');
+    if (!late) throw new Error(`a pod was not created: ${status} ${JSON.stringify(body)}`);
+    return undefined;
+  }, 'a pod is admitted in time');
 
 onCluster(
   `${PODS} pods, ${A_ROUND} per round: each container has its grant, no GPU is overcommitted`,
@@ -96,14 +92,10 @@ onCluster(
       const numbers = Array.from({ length: Math.min(A_ROUND, PODS - from) }, (_, index) => from + index);
       const started = performance.now();
       await Promise.all(numbers.map((number) => createAsControllers(bed, podNumber(number, `pod-${number}`))));
-      const pods = await eventually(
-        async () => {
-          const found = await listPods(bed);
-          return found.length === numbers.length && found.every(isUp) ? found : undefined;
-        },
-        `all ${numbers.length} pods of the round run`,
-        180_000,
-      ).catch(async (error: unknown) => {
+      const pods = await eventually(async () => {
+        const found = await listPods(bed);
+        return found.length === numbers.length && found.every(isUp) ? found : undefined;
+      }, `all ${numbers.length} pods of the round run`).catch(async (error: unknown) => {
         const late = (await listPods(bed)).filter((pod) => !isUp(pod));
         throw new Error(
           `${(error as Error).message}: ${late
@@ -118,11 +110,7 @@ onCluster(
         [...(pod.status?.containerStatuses ?? []), ...(pod.status?.initContainerStatuses ?? [])].every(
           ({ name }) => outputOf(bed, pod, name).length >= ASK.length,
         );
-      await eventually(
-        () => (pods.every(messageOf) ? true : undefined),
-        'every container has printed what it sees',
-        60_000,
-      );
+      await eventually(() => (pods.every(messageOf) ? true : undefined), 'every container has printed what it sees');
       for (const pod of pods) compared += compare(t, bed, pod);
       t.true(
         pods.every((pod) => containerOf(pod)?.restartCount === 0),
@@ -138,7 +126,7 @@ onCluster(
       t.true([...granted.keys()].every((uuid) => uuids.includes(uuid)));
       t.true([...granted.values()].every((bytes) => bytes <= 23_000 * MIB));
       bed.kubectl('-n', NAMESPACE, 'delete', 'pods', '--all', '--wait=false', '--grace-period=1');
-      await eventually(async () => ((await listPods(bed)).length === 0 ? true : undefined), 'they are gone', 180_000);
+      await eventually(async () => ((await listPods(bed)).length === 0 ? true : undefined), 'they are gone');
     }
     t.log(`${compared} containers compared with their grants`);
     t.true(compared >= PODS);

@@ -4,8 +4,8 @@ import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { GIB } from '../../../src/common/quantity.ts';
 import { EVICTED, KEPT } from '../../../src/scheduler/evictions/overcommit-evictor.ts';
-import { eventually } from '../../support/native/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { eventsOf, type Pod, podPath, untilGone, untilPod } from '../support/pods.ts';
 import {
   add,
@@ -19,7 +19,6 @@ import {
   podOf,
   podsOf,
   uuid,
-  WAIT_MS,
 } from '../support/scheduling.ts';
 
 const REPLICA_SETS = '/apis/apps/v1/namespaces/default/replicasets';
@@ -61,7 +60,6 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
     eventually(
       async () => (await podsOf(bed)).find((pod) => pod.metadata.name.startsWith('again-') && good(pod)),
       `a pod of the ReplicaSet ${what}`,
-      WAIT_MS,
     );
   const first = await made('waits', (pod) => conditionOf(pod)?.status === 'False');
   await bindTo(bed, full, first, laterGrant(uuid(5, 0), 4));
@@ -75,7 +73,6 @@ export async function checkDoubleBooked(t: ExecutionContext, bed: Bed): Promise<
     eventually(
       async () => (await eventsOf(bed, name)).find(({ reason }) => reason === 'GPUGrantOvercommitted'),
       `${name} has an Event`,
-      WAIT_MS,
     );
   t.is((await messageOf(first.metadata.name)).message, `${over(uuid(5, 0), 19)}; ${EVICTED}`);
 

@@ -5,9 +5,9 @@ import type { ExecutionContext } from 'ava';
 import { GIB } from '../../../src/common/quantity.ts';
 import { HELD_MS } from '../../../src/scheduler/groups/gangs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { kubernetesMinor, kubernetesVersion } from '../bed/kubernetes.ts';
 import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
 import { podPath } from '../support/pods.ts';
@@ -23,7 +23,6 @@ import {
   podOf,
   podsOf,
   uuid,
-  WAIT_MS,
 } from '../support/scheduling.ts';
 
 const tools = bedTools(console.log, false);
@@ -80,7 +79,6 @@ const whole = (bed: Bed, group: string, size: number) =>
   eventually(
     async () => ((await boundOf(bed, group)).length === size ? true : undefined),
     `all pods of ${group} are bound`,
-    WAIT_MS,
   );
 
 /** A change of the Node, after which kube-scheduler tries waiting pods again. */
@@ -109,16 +107,12 @@ async function checkCompetition(t: ExecutionContext, bed: Bed): Promise<void> {
   // All at once: both fit one by one, and neither beside the other.
   await clear(bed);
   await Promise.all([0, 1, 2].map((index) => add(bed, member('third', index, 3), member('fourth', index, 3))));
-  const [winner] = await eventually(
-    async () => {
-      const found = await Promise.all(
-        ['third', 'fourth'].map(async (group) => [group, await boundOf(bed, group)] as const),
-      );
-      return found.find(([, names]) => names.length === 3);
-    },
-    'one of the groups is bound whole',
-    WAIT_MS,
-  );
+  const [winner] = await eventually(async () => {
+    const found = await Promise.all(
+      ['third', 'fourth'].map(async (group) => [group, await boundOf(bed, group)] as const),
+    );
+    return found.find(([, names]) => names.length === 3);
+  }, 'one of the groups is bound whole');
   const other = winner === 'third' ? 'fourth' : 'third';
   t.deepEqual(await boundOf(bed, other), [], 'no pod of the other group is bound');
   await remove(bed, ...[0, 1, 2].map((index) => `${winner}-${index}`));
@@ -193,14 +187,10 @@ async function checkDefrag(t: ExecutionContext, bed: Bed): Promise<void> {
     spec: { replicas: 1, selector: { matchLabels: labels }, template: { metadata, spec } },
   });
   const movesOn = (gpu: string) =>
-    eventually(
-      async () => {
-        const found = (await podsOf(bed)).find((one) => one.metadata.name.startsWith('moves-') && one.spec.nodeName);
-        return found && grantOf(found).containers[0]?.gpus[0]?.gpuUuid === gpu ? found : undefined;
-      },
-      `the Deployment's pod is bound to ${gpu}`,
-      WAIT_MS,
-    );
+    eventually(async () => {
+      const found = (await podsOf(bed)).find((one) => one.metadata.name.startsWith('moves-') && one.spec.nodeName);
+      return found && grantOf(found).containers[0]?.gpus[0]?.gpuUuid === gpu ? found : undefined;
+    }, `the Deployment's pod is bound to ${gpu}`);
   const empty = [uuid(3, 0), uuid(3, 1)].find((gpu) => gpu !== stays) ?? '';
   const before = await movesOn(empty);
   await remove(bed, 'filler');

@@ -1,9 +1,9 @@
 // Priorities on a real scheduler: a pod of high priority displaces the pod that holds its GPU, and no pod is evicted for
 // one that still could not run; then what an autoscaler of nodes concludes. The nodes have no kubelet: only bindings and evictions are checked.
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
 import {
   add,
@@ -18,7 +18,6 @@ import {
   podOf,
   podsOf,
   uuid,
-  WAIT_MS,
 } from '../support/scheduling.ts';
 import { checkTemplateNodes } from './template-nodes.ts';
 
@@ -96,14 +95,10 @@ testUnless(reason)('a pod of high priority displaces the right share, and none i
   await bound(bed, 'both-2');
   await add(bed, withPriority('needs-both', 10, 'high', '30'));
   t.is((await bound(bed, 'needs-both')).spec.nodeName, 'gpu-3');
-  const names = await eventually(
-    async () => {
-      const found = (await podsOf(bed)).map(({ metadata }) => metadata.name).toSorted();
-      return found.length === 1 ? found : undefined;
-    },
-    'both are gone',
-    WAIT_MS,
-  );
+  const names = await eventually(async () => {
+    const found = (await podsOf(bed)).map(({ metadata }) => metadata.name).toSorted();
+    return found.length === 1 ? found : undefined;
+  }, 'both are gone');
   t.deepEqual(names, ['needs-both']);
   t.is(conditionOf(await bound(bed, 'needs-both'))?.status, 'True');
   await clear(bed, 'gpu-3');

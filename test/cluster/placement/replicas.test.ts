@@ -8,7 +8,6 @@ import type { ExecutionContext } from 'ava';
 import { parse } from 'yaml';
 import { readPage } from '../../support/docs.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { prometheusReason, scraping } from '../../support/services/prometheus.ts';
 import { findPrometheus } from '../../support/services/promtool.ts';
 import { goPrograms, isBuilt } from '../../support/toolchains/go-programs.ts';
@@ -16,6 +15,7 @@ import { type Api, bedApi } from '../bed/api.ts';
 import { bedTools } from '../bed/bed.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, makeCgroups, systemGroup } from '../bed/cgroups.ts';
 import { controlPlane, NETWORK } from '../bed/control-plane.ts';
+import { eventually } from '../bed/eventually.ts';
 import { kubernetesMinor, METRICS_ADAPTER } from '../bed/kubernetes.ts';
 import { type Namespaces, openNamespaces } from '../bed/namespaces.ts';
 
@@ -25,7 +25,6 @@ const reason =
   (tools.ok ? (isBuilt(METRICS_ADAPTER) ? undefined : 'prometheus-adapter is not built here') : tools.reason);
 const EXAMPLES = 'examples/autoscaling';
 const PORTS = { page: 9837, prometheus: 19090, adapter: 16443 };
-const WAIT_MS = 90_000;
 const CONTROLLERS = [
   ...['horizontal-pod-autoscaler-controller', 'deployment-controller', 'replicaset-controller'],
   ...['serviceaccount-controller', 'garbage-collector-controller'],
@@ -67,7 +66,7 @@ async function startPlane(t: ExecutionContext): Promise<Plane> {
   namespaces.start('etcd', commands.etcd);
   namespaces.start('apiserver', commands.apiserver);
   const isReady = () => namespaces.run([...kubectl, 'get', '--raw', '/readyz']).code === 0 || undefined;
-  await eventually(isReady, 'the API server is ready', WAIT_MS);
+  await eventually(isReady, 'the API server is ready');
   const often = '--horizontal-pod-autoscaler-sync-period=1s';
   namespaces.start('controllers', [...commands.controllers, often, `--controllers=${CONTROLLERS.join()}`]);
   const socket = join(folder, 'api.sock');
@@ -75,7 +74,7 @@ async function startPlane(t: ExecutionContext): Promise<Plane> {
   const api = bedApi(socket);
   const account = '/api/v1/namespaces/default/serviceaccounts/default';
   const hasAccount = () => api.get<object>(account).catch(() => undefined);
-  await eventually(hasAccount, 'the default service account is there', WAIT_MS);
+  await eventually(hasAccount, 'the default service account is there');
   const apply: Plane['apply'] = (...all) => {
     const input = all.map((one) => JSON.stringify(one)).join('\n');
     const { code, err } = namespaces.run([...kubectl, 'apply', '--server-side', '-f', '-'], { input });
@@ -245,7 +244,7 @@ testUnless(reason)('replicas follow the use of shares and of whole GPUs by a rea
       writeFileSync(page, pageOf(used));
       return done || undefined;
     };
-    await eventually(isScaled, `there are ${replicas} of each`, WAIT_MS).catch((error: Error) => {
+    await eventually(isScaled, `there are ${replicas} of each`).catch((error: Error) => {
       throw new Error(`${error.message}: ${JSON.stringify([...seen])}`);
     });
   };

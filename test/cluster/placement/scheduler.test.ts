@@ -6,10 +6,10 @@ import { formatPodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION, uuidsAnnotation } from '../../../src/api/names.ts';
 import { GIB } from '../../../src/common/quantity.ts';
 import { testUnless } from '../../support/gate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
 import { type Pod, podPath } from '../support/pods.ts';
 import {
@@ -27,7 +27,6 @@ import {
   podOf,
   podsOf,
   uuid,
-  WAIT_MS,
 } from '../support/scheduling.ts';
 import { checkDoubleBooked } from './double-booked.ts';
 import { checkOwnScheduler } from './own-scheduler.ts';
@@ -226,7 +225,6 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   await eventually(
     async () => ((await podsOf(bed)).some(({ spec }) => spec.nodeName !== undefined) ? true : undefined),
     'the first is bound',
-    WAIT_MS,
   );
   t.true(killPod(bed, leader.pod) >= 2);
   await writing;
@@ -252,15 +250,11 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
       ...['--lease', 'default/own', '--lease-holder', 'self', '--port', '0', '--health-port', String(health)],
     ]);
   const epochAt = (health: number, leads: number) =>
-    eventually(
-      () => {
-        const { out } = bed.namespaces.run(['wget', '-q', '-O', '-', `http://127.0.0.1:${health}/metrics`]);
-        const found = seriesOf(out, 'cotenant_scheduler_leader');
-        return found === leads ? seriesOf(out, 'cotenant_scheduler_epoch') : undefined;
-      },
-      `the one at ${health} leads: ${leads}`,
-      WAIT_MS,
-    );
+    eventually(() => {
+      const { out } = bed.namespaces.run(['wget', '-q', '-O', '-', `http://127.0.0.1:${health}/metrics`]);
+      const found = seriesOf(out, 'cotenant_scheduler_leader');
+      return found === leads ? seriesOf(out, 'cotenant_scheduler_epoch') : undefined;
+    }, `the one at ${health} leads: ${leads}`);
   const readyz = (health: number) =>
     bed.namespaces.run(['wget', '-q', '--content-on-error', '-O', '-', `http://127.0.0.1:${health}/readyz`]).out;
   start('keeper-one', 9941);
@@ -268,7 +262,7 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
   start('keeper-two', 9942);
   await epochAt(9942, 0);
   // A Service must not lead to a replica that does not bind.
-  const probed = (said: RegExp) => eventually(() => said.test(readyz(9942)) || undefined, `it says ${said}`, WAIT_MS);
+  const probed = (said: RegExp) => eventually(() => said.test(readyz(9942)) || undefined, `it says ${said}`);
   await probed(/the Lease default\/own is held by/);
   await bed.namespaces.stop('keeper-one', 'SIGTERM');
   t.is(await epochAt(9942, 1), 1);

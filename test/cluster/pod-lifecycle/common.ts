@@ -2,9 +2,9 @@ import { join } from 'node:path';
 import type { ExecutionContext } from 'ava';
 import { type PodGrant, parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import type { Pod } from '../support/pods.ts';
 import { agentPage } from '../support/release.ts';
 import type { testsOnWhole } from '../support/shared.ts';
@@ -27,27 +27,19 @@ export const gpusOf = (t: ExecutionContext, pod: Pod, container = 'main') =>
 
 /** The value of a container's series, as soon as it exists and is `good`. */
 export const seriesWhen = (bed: Bed, name: string, pod: string, good: (value: number) => boolean) =>
-  eventually(
-    async () => {
-      const value = seriesOf((await agentPage(bed)) ?? '', name, { ...TEAM, pod, container: 'main' });
-      return value !== undefined && good(value) ? value : undefined;
-    },
-    `${name} of ${pod}`,
-    30_000,
-  );
+  eventually(async () => {
+    const value = seriesOf((await agentPage(bed)) ?? '', name, { ...TEAM, pod, container: 'main' });
+    return value !== undefined && good(value) ? value : undefined;
+  }, `${name} of ${pod}`);
 
 /** Waits for a sample that began after now: for the second one that ends after now. */
 export const sampled = async (bed: Bed): Promise<void> => {
   const endsAfter = (seconds: number) =>
-    eventually(
-      async () => {
-        const name = 'cotenant_exporter_collector_last_success_timestamp_seconds';
-        const at = seriesOf((await agentPage(bed)) ?? '', name, { collector: 'container' });
-        return at !== undefined && at > seconds ? at : undefined;
-      },
-      'a newer sample',
-      30_000,
-    );
+    eventually(async () => {
+      const name = 'cotenant_exporter_collector_last_success_timestamp_seconds';
+      const at = seriesOf((await agentPage(bed)) ?? '', name, { collector: 'container' });
+      return at !== undefined && at > seconds ? at : undefined;
+    }, 'a newer sample');
   await endsAfter(await endsAfter(Date.now() / 1000));
 };
 

@@ -2,8 +2,8 @@
 // (sources beside each), in a namespace that reads that dialect alone.
 import { readFileSync } from 'node:fs';
 import { FOREIGN_DIALECT_NAMES } from '../../../src/api/request.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
+import { eventually } from '../bed/eventually.ts';
 import { firstProcessOf } from '../support/containers.ts';
 import {
   type Amounts,
@@ -186,7 +186,7 @@ export function dialects(onCluster: OnCluster): void {
       const counted = async () =>
         (seriesOf((await agentPage(bed)) ?? '', 'cotenant_container_memory_used_bytes', series) ?? 0) >= 256 * MIB ||
         undefined;
-      t.true(await eventually(counted, `the agent counts what ${dialect}'s pod uses`, 30_000));
+      t.true(await eventually(counted, `the agent counts what ${dialect}'s pod uses`));
     }
     const spaces = FOREIGN_DIALECT_NAMES.map(spaceOf);
     t.is(bed.kubectl('delete', 'namespace', ...spaces, '--wait=false').code, 0);

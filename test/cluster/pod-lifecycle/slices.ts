@@ -1,5 +1,5 @@
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { NVML_IMAGE } from '../bed/product.ts';
 import { signalContainer } from '../support/containers.ts';

@@ -4,9 +4,9 @@ import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ActionRecord } from '../../../src/agent/enforcement/action-record.ts';
 import { GRANT_ANNOTATION } from '../../../src/api/names.ts';
-import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { kubernetesMinor } from '../bed/kubernetes.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { addClientImage } from '../bed/product.ts';
@@ -135,7 +135,6 @@ export function violations(onCluster: OnCluster): void {
     const bytes = await eventually(
       async () => seriesOf((await agentPage(bed)) ?? '', 'cotenant_foreign_memory_used_bytes', labels),
       'what was opened without a grant is reported',
-      30_000,
     );
     t.true(bytes >= 256 * MIB, String(bytes));
     bed.kubectl('-n', 'team', 'delete', 'pod', 'plain', 'beside', 'asked', '--wait=false');
@@ -196,7 +195,7 @@ export function violations(onCluster: OnCluster): void {
     // Bound without a grant: the pod waits with an Event that says why, and none of its containers starts.
     bed.kubectl('-n', 'cotenant-system', 'scale', 'deployment/cotenant-scheduler', '--replicas=0');
     const noScheduler = async () => ((await podsOf(bed, 'scheduler')).length === 0 ? true : undefined);
-    await eventually(noScheduler, 'no scheduler reports', 60_000);
+    await eventually(noScheduler, 'no scheduler reports');
     bed.apply(podOf('stray', [clientOf(limits)], TEAM), podOf('stolen', [clientOf(limits)], TEAM));
     const binding = {
       apiVersion: 'v1',
@@ -209,7 +208,6 @@ export function violations(onCluster: OnCluster): void {
     const why = await eventually(
       async () => (await eventsOf(bed, 'stolen', 'team')).find(({ reason }) => reason === 'FailedMount')?.message,
       'its events say why',
-      60_000,
     );
     t.regex(
       why,

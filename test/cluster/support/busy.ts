@@ -8,9 +8,9 @@ import { statusOf } from '../../../src/kube/api-error.ts';
 import { callApi } from '../../../src/kube/call.ts';
 import { buildBinding, createBindingWriter } from '../../../src/scheduler/allocations/binding-writer.ts';
 import { holdLease } from '../../../src/scheduler/leadership/leader-election.ts';
-import { eventually } from '../../support/native/node.ts';
 import { loggerTo } from '../../support/product/logger.ts';
 import type { LoneApiServer } from '../bed/api-server.ts';
+import { eventually } from '../bed/eventually.ts';
 
 const USER = 'scheduler-of-the-test';
 const SILENT_PORT = 9440;

@@ -5,8 +5,8 @@ import { parsePodGrant } from '../../../src/api/grant-annotation.ts';
 import { GPUS_ANNOTATION, GRANT_ANNOTATION } from '../../../src/api/names.ts';
 import { parseNodeGpus } from '../../../src/api/node-annotation.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
-import { eventually } from '../../support/native/node.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { clientOf, MIB, ONE_SHARE, outputOf, type Pod, podOf } from './pods.ts';
 
@@ -153,7 +153,7 @@ export function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
     async drain() {
       creating = false;
       const gone = async () => ((await everyPod(bed)).some(ofLoad) ? undefined : true);
-      await eventually(gone, 'each pod has printed what it sees and is gone', 120_000);
+      await eventually(gone, 'each pod has printed what it sees and is gone');
     },
     async stop() {
       going = false;

@@ -1,9 +1,9 @@
 // Pods of the tests: creates them, waits for them, reads their output and sends commands to them.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { eventually } from '../../support/native/node.ts';
 import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { BYPASSING, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
 
@@ -161,8 +161,7 @@ export const containerOf = (pod: Pod | undefined, name = 'main'): ContainerStatu
     (status) => status.name === name,
   );
 
-export type Waiting = { readonly namespace?: string; readonly ms?: number };
-const POD_MS = 60_000;
+export type Waiting = { readonly namespace?: string };
 
 /** Waits until the pod is as `good` says; fails with its last state and Events. */
 export async function untilPod(
@@ -170,14 +169,14 @@ export async function untilPod(
   name: string,
   what: string,
   good: (pod: Pod) => boolean,
-  { namespace = 'default', ms = POD_MS }: Waiting = {},
+  { namespace = 'default' }: Waiting = {},
 ): Promise<Pod> {
   let last: Pod | undefined;
   const look = async () => {
     last = await getPod(bed, name, namespace);
     return last !== undefined && good(last) ? last : undefined;
   };
-  return await eventually(look, `pod ${namespace}/${name} ${what}`, ms).catch(async (error: unknown) => {
+  return await eventually(look, `pod ${namespace}/${name} ${what}`).catch(async (error: unknown) => {
     const events = (await eventsOf(bed, name, namespace)).map(({ reason, message }) => `${reason}: ${message}`);
     throw new Error([(error as Error).message, JSON.stringify(last?.status), ...events].join('\n'));
   });
@@ -197,9 +196,9 @@ export const untilRunning = (bed: Bed, name: string, waiting?: Waiting): Promise
     waiting,
   );
 
-export async function untilGone(bed: Bed, name: string, { namespace, ms = POD_MS }: Waiting = {}): Promise<void> {
+export async function untilGone(bed: Bed, name: string, { namespace }: Waiting = {}): Promise<void> {
   const gone = async () => ((await getPod(bed, name, namespace)) === undefined ? true : undefined);
-  await eventually(gone, `pod ${name} is gone`, ms);
+  await eventually(gone, `pod ${name} is gone`);
 }
 
 /** Events about a pod, oldest first. */
@@ -209,7 +208,6 @@ export async function eventsOf(bed: Bed, name: string, namespace = 'default'): P
   return list?.items ?? [];
 }
 
-const ANSWER_MS = 120_000;
 const ENDED = 'ended';
 
 /** Output of a container over all its runs; read on the node, which is cheap. */
@@ -271,7 +269,7 @@ export function attach(bed: Bed, name: string, namespace = 'default', container 
       const answer = outputOf(bed, pod, container)[before];
       return answer ?? (child.exitCode === null && child.signalCode === null ? undefined : ENDED);
     };
-    const answer = await eventually(answered, `${namespace}/${name} answers: ${command}`, ANSWER_MS);
+    const answer = await eventually(answered, `${namespace}/${name} answers: ${command}`);
     if (answer === ENDED) throw new Error(`${namespace}/${name} ended at: ${command}`);
     return answer.split(' ').map(Number);
   };

@@ -8,13 +8,12 @@ import { GIB } from '../../../src/common/quantity.ts';
 import { demandOf } from '../../../src/placement/demand.ts';
 import { DEFAULT_CONFIGURATION } from '../../../webhook/config.ts';
 import { mutatePod } from '../../../webhook/mutate.ts';
-import { eventually } from '../../support/native/node.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import { type Pod, podPath, untilPod } from './pods.ts';
 
 const GPU_BYTES = 16 * GIB;
-export const WAIT_MS = 60_000;
 export const PODS = '/api/v1/namespaces/default/pods';
 const CONFIGURATION = { ...DEFAULT_CONFIGURATION, rules: { ...DEFAULT_CONFIGURATION.rules, allowGpuUuid: true } };
 
@@ -87,14 +86,14 @@ export function grantOf(pod: Pod): PodGrant {
 }
 
 export const bound = (bed: Bed, name: string): Promise<Pod> =>
-  untilPod(bed, name, 'is bound', ({ spec }) => spec.nodeName !== undefined, { ms: WAIT_MS });
+  untilPod(bed, name, 'is bound', ({ spec }) => spec.nodeName !== undefined);
 
 export const conditionOf = ({ status }: Pod) => status?.conditions?.find(({ type }) => type === 'PodScheduled');
 
 /** The message of the pod's PodScheduled condition. */
 export const pending = async (bed: Bed, name: string, said: RegExp): Promise<string> => {
   const isRefused = (pod: Pod) => said.test(conditionOf(pod)?.message ?? '') && conditionOf(pod)?.status === 'False';
-  return conditionOf(await untilPod(bed, name, `is refused with ${said}`, isRefused, { ms: WAIT_MS }))?.message ?? '';
+  return conditionOf(await untilPod(bed, name, `is refused with ${said}`, isRefused))?.message ?? '';
 };
 
 export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>
@@ -102,14 +101,10 @@ export const podsOf = async (bed: Bed): Promise<readonly Pod[]> =>
 
 /** Waits for so many bound pods, sums all grants by GPU, and fails if one is overcommitted. */
 export async function checkBooks(t: ExecutionContext, bed: Bed, count: number): Promise<readonly PodGrant[]> {
-  const holders = await eventually(
-    async () => {
-      const found = (await podsOf(bed)).filter(({ spec }) => spec.nodeName !== undefined);
-      return found.length >= count ? found : undefined;
-    },
-    `${count} pods are bound`,
-    2 * WAIT_MS,
-  );
+  const holders = await eventually(async () => {
+    const found = (await podsOf(bed)).filter(({ spec }) => spec.nodeName !== undefined);
+    return found.length >= count ? found : undefined;
+  }, `${count} pods are bound`);
   t.is(holders.length, count);
   const sums = new Map<string, number>();
   const grants = holders.map(grantOf);
@@ -140,6 +135,6 @@ export async function leaderOf(bed: Bed): Promise<{ pod: string; epoch: number }
     const spec = (await bed.api.get<Lease>(path))?.spec;
     return spec?.holderIdentity ? spec : undefined;
   };
-  const { holderIdentity = '', leaseTransitions = 0 } = await eventually(held, 'a replica leads', WAIT_MS);
+  const { holderIdentity = '', leaseTransitions = 0 } = await eventually(held, 'a replica leads');
   return { pod: holderIdentity.split('_')[0] ?? '', epoch: leaseTransitions };
 }
