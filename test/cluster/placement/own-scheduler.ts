@@ -7,6 +7,7 @@ import type { ExecutionContext } from 'ava';
 import { parse } from 'yaml';
 import { blocks, readPage } from '../../support/docs.ts';
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { installChart, NAMESPACE, OFF } from '../bed/product.ts';
 import type { Pod } from '../support/pods.ts';
 import {
@@ -52,11 +53,13 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
   const service = { enabled: true, serverSecretName: 'extender-server', clientCaSecretName: 'extender-callers' };
   installChart(bed, helmPath, { agent: OFF, csi: OFF, webhook: OFF, scheduler: { enabled: true, service } });
 
-  const { subsets = [] } = (await bed.api.get<Endpoints>(
-    `/api/v1/namespaces/${NAMESPACE}/endpoints/cotenant-extender`,
-  )) ?? { subsets: [] };
-  const addresses = subsets.flatMap((subset) => subset.addresses ?? []);
-  t.is(addresses.length, 1);
+  // It has the address some time after its pod is ready, which is all that helm waits for.
+  const address = await eventually(async () => {
+    const path = `/api/v1/namespaces/${NAMESPACE}/endpoints/cotenant-extender`;
+    const { subsets = [] } = (await bed.api.get<Endpoints>(path)) ?? {};
+    const [one, ...more] = subsets.flatMap((subset) => subset.addresses ?? []);
+    return more.length === 0 ? one?.ip : undefined;
+  }, 'the Service leads to one pod');
   const [text = ''] = blocks(readPage('docs/operate/scheduler.md'), 'yaml');
   const { extenders } = parse(text);
   t.is(extenders[0].tlsConfig.serverName, host);
@@ -67,9 +70,7 @@ export async function checkOwnScheduler(t: ExecutionContext, bed: Bed, helmPath:
     clientConnection: { kubeconfig: join(bed.folder, 'kubeconfig') },
     leaderElection: { leaderElect: false },
     // This node has no kube-proxy that would translate Service addresses.
-    extenders: [
-      { ...extenders[0], urlPrefix: `https://${addresses[0]?.ip}:9840`, tlsConfig: { serverName: host, ...files } },
-    ],
+    extenders: [{ ...extenders[0], urlPrefix: `https://${address}:9840`, tlsConfig: { serverName: host, ...files } }],
   };
   writeFileSync(at('configuration.json'), JSON.stringify(configuration));
   await bed.namespaces.stop('scheduler', 'SIGTERM');
