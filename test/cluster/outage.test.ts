@@ -24,7 +24,6 @@ import {
   namespaceOf,
   ONE_SHARE,
   outputOf,
-  type Pod,
   podOf,
   podPath,
   shellOf,
@@ -32,7 +31,7 @@ import {
   untilPod,
   untilRunning,
 } from './support/pods.ts';
-import { type Component, podsOf } from './support/release.ts';
+import { type Component, podsOf, untilNone } from './support/release.ts';
 import { testsOnWhole } from './support/shared.ts';
 
 const onCluster = testsOnWhole(['l4', 'a10']);
@@ -53,11 +52,6 @@ async function must(bed: Bed, ...pods: readonly object[]): Promise<void> {
 }
 const remove = (bed: Bed, name: string) => bed.api.ask('DELETE', podPath(name, TEAM.namespace));
 
-const untilNone = (bed: Bed, component: 'scheduler' | 'agent') =>
-  eventually(async () => {
-    const path = `/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=${component}`;
-    return (await bed.api.get<{ items: Pod[] }>(path))?.items.length === 0 ? true : undefined;
-  }, `no ${component} is left`);
 const untilReady = (bed: Bed, component: Component) =>
   eventually(async () => {
     const pods = await podsOf(bed, component);

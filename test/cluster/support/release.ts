@@ -1,5 +1,6 @@
 // The pods of the installed chart, and the metrics page of the node's agent.
 import type { Bed } from '../bed/bed.ts';
+import { eventually } from '../bed/eventually.ts';
 import { NAMESPACE } from '../bed/product.ts';
 import type { Pod } from './pods.ts';
 
@@ -7,11 +8,20 @@ const METRICS_PORT = 9837;
 
 export type Component = 'agent' | 'webhook' | 'scheduler';
 
-/** Pods of a component that are not terminating. */
-export async function podsOf(bed: Bed, component: Component): Promise<readonly Pod[]> {
+async function allOf(bed: Bed, component: Component): Promise<readonly Pod[]> {
   const selector = encodeURIComponent(`app.kubernetes.io/component=${component}`);
   const list = await bed.api.get<{ items: Pod[] }>(`/api/v1/namespaces/${NAMESPACE}/pods?labelSelector=${selector}`);
-  return (list?.items ?? []).filter(({ metadata }) => metadata.deletionTimestamp === undefined);
+  return list?.items ?? [];
+}
+
+/** Pods of a component that are not terminating. */
+export const podsOf = async (bed: Bed, component: Component): Promise<readonly Pod[]> =>
+  (await allOf(bed, component)).filter(({ metadata }) => metadata.deletionTimestamp === undefined);
+
+/** Waits until no pod of a component is left: one that terminates still does its work. */
+export async function untilNone(bed: Bed, component: Component): Promise<void> {
+  const isNone = async () => (await allOf(bed, component)).length === 0 || undefined;
+  await eventually(isNone, `no ${component} is left`);
 }
 
 /** The only pod of a component; throws if there are none or several. */
