@@ -10,7 +10,14 @@ import { seriesOf } from '../../support/product/agent.ts';
 import { BUILD_MS, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, BUSYBOX_IMAGE, bedTools, startBed } from '../bed/bed.ts';
 import { eventually } from '../bed/eventually.ts';
-import { addCotenantImage, addKubeSchedulerImage, installChart, KUBE_SCHEDULER_IMAGE, OFF } from '../bed/product.ts';
+import {
+  addCotenantImage,
+  addKubeSchedulerImage,
+  installChart,
+  KUBE_SCHEDULER_IMAGE,
+  NAMESPACE,
+  OFF,
+} from '../bed/product.ts';
 import { type Pod, podPath } from '../support/pods.ts';
 import {
   add,
@@ -173,12 +180,18 @@ testUnless(reason)('kube-scheduler and the extender of the chart bind pods with 
       tolerations: [{ operator: 'Exists' }],
     },
   });
-  await add(
-    bed,
-    placed('by-hand', { [GRANT_ANNOTATION]: forged }),
-    placed('garbled', { [GRANT_ANNOTATION]: `{"gpus":["${uuid(2, 1)}"` }),
-    placed('without', {}),
-  );
+  for (const [name, annotations] of [
+    ['by-hand', { [GRANT_ANNOTATION]: forged }],
+    ['without', {}],
+    ['garbled', { [GRANT_ANNOTATION]: `{"gpus":["${uuid(2, 1)}"` }],
+  ] as const)
+    await add(bed, placed(name, annotations));
+  // Its watch shows them in this order, and may be behind that of kube-scheduler, which asks about the next pods.
+  const page = `/api/v1/namespaces/${NAMESPACE}/pods/${(await leaderOf(bed)).pod}:9841/proxy/metrics`;
+  await eventually(async () => {
+    const { body } = await bed.api.ask('GET', page);
+    return seriesOf(String(body), 'cotenant_scheduler_invalid_objects', { kind: 'pods' }) === 1 || undefined;
+  }, 'the extender knows of the grant that it cannot read');
   await add(
     bed,
     podOf('after', { main: memory(4) }),
