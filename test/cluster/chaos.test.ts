@@ -113,9 +113,8 @@ onCluster('killing each part under load leaves no limit off and no GPU overcommi
     });
     await flows(t, load, 'the end of the agent', async () => kill(await first(bed, 'agent'), 'node'));
     await flows(t, load, 'the end of the sampler', async () => {
-      const agent = await first(bed, 'agent');
-      const [sampler = 0] = await eventually(() => {
-        const found = samplersOf(bed, agent);
+      const [sampler = 0] = await eventually(async () => {
+        const found = samplersOf(bed, await first(bed, 'agent'));
         return found.length > 0 ? found : undefined;
       }, 'there is a sampler');
       process.kill(sampler, 'SIGKILL');
