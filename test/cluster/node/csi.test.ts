@@ -269,12 +269,12 @@ testUnless(tools.ok ? undefined : tools.reason)(
       () => /UnmountVolume\.TearDown failed.*cotenant\.io/.test(kubeletLog()) || undefined,
       'the kubelet cannot take the volume down',
     );
-    const stays = bed.get<Pod>('pod', 'waits');
-    t.truthy(stays?.metadata.deletionTimestamp);
-    t.falsy(
-      stays?.status?.containerStatuses?.some(({ state }) => state?.running),
-      'its container was stopped',
-    );
+    // The kubelet takes volumes down once it has stopped the containers, and may say so later.
+    const stays = await eventually(() => {
+      const pod = bed.get<Pod>('pod', 'waits');
+      return pod?.status?.containerStatuses?.every(({ state }) => state?.terminated) ? pod : undefined;
+    }, 'its container was stopped');
+    t.truthy(stays.metadata.deletionTimestamp);
     t.is(bed.get<Pod>('pod', 'late')?.status?.phase, 'Pending');
     await publisher.start();
     await Promise.all([runs('late'), isGone('waits')]);
