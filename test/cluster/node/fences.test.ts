@@ -81,8 +81,11 @@ onCluster(
     );
     t.is(waiting.status?.phase, 'Pending');
     const reason = `limits are not enforced on ${uuids[0]}: a request beyond the grant succeeded (handle)`;
-    const said = (await eventsOf(bed, 'waits')).map(({ message }) => message).join('\n');
-    t.true(said.includes(reason), said);
+    // kube-scheduler sends its Event beside the condition.
+    await eventually(
+      async () => (await eventsOf(bed, 'waits')).some(({ message }) => message.includes(reason)) || undefined,
+      `an Event says that ${reason}`,
+    );
 
     await install(bed, good);
     await untilCondition(bed, 'True');
