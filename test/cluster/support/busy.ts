@@ -1,6 +1,7 @@
 // An API server that has as many requests as it takes: its 429 keeps a Lease and a Binding from being written, and once it
 // has time again, they are.
 import { createServer, request } from 'node:http';
+import { createServer as createSilentServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { KubeConfig } from '@kubernetes/client-node';
 import type { ExecutionContext } from 'ava';
@@ -8,14 +9,16 @@ import { statusOf } from '../../../src/kube/api-error.ts';
 import { callApi } from '../../../src/kube/call.ts';
 import { buildBinding, createBindingWriter } from '../../../src/scheduler/allocations/binding-writer.ts';
 import { holdLease } from '../../../src/scheduler/leadership/leader-election.ts';
+import { selfSigned } from '../../../src/serving/x509.ts';
 import { loggerTo } from '../../support/product/logger.ts';
 import type { LoneApiServer } from '../bed/api-server.ts';
 import { eventually } from '../bed/eventually.ts';
+import { startRelay } from './relay.ts';
 
 const USER = 'scheduler-of-the-test';
 const SILENT_PORT = 9440;
-/** No longer: Go's client gives up a TLS handshake after 10 s (apimachinery/pkg/util/net, SetTransportDefaults). */
-const HELD_S = 10;
+/** The longest that a webhook may have (kubernetes/pkg/apis/admissionregistration/validation). */
+const HELD_S = 30;
 const BUSY = 'status 429: Too many requests, please try again later.';
 
 /** The server must have one place for requests that write. */
@@ -35,16 +38,14 @@ export async function checkBusy(t: ExecutionContext, { api, namespaces, socket }
     metadata: { name: 'busy' },
     spec: { containers: [{ name: 'main', image: 'x' }] },
   });
-  const silent = `require('node:net').createServer(() => {}).listen(${SILENT_PORT}, '127.0.0.1')`;
-  namespaces.start('silent', [process.execPath, '-e', silent]);
-  const connects = ['bash', '-c', `exec 3<>/dev/tcp/127.0.0.1/${SILENT_PORT}`];
-  await eventually(() => namespaces.run(connects).code === 0 || undefined, 'the silent webhook listens');
+  const silent = await startSilent(t);
+  await startRelay(t, namespaces, { inside: SILENT_PORT, outside: silent.port });
   await make('/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations', {
     metadata: { name: 'silent' },
     webhooks: [
       {
         name: 'silent.example.com',
-        clientConfig: { url: `https://127.0.0.1:${SILENT_PORT}/` },
+        clientConfig: { url: `https://127.0.0.1:${SILENT_PORT}/`, caBundle: silent.caBundle },
         rules: [{ apiGroups: [''], apiVersions: ['v1'], operations: ['CREATE'], resources: ['configmaps'] }],
         admissionReviewVersions: ['v1'],
         sideEffects: 'None',
@@ -54,19 +55,21 @@ export async function checkBusy(t: ExecutionContext, { api, namespaces, socket }
     ],
   });
 
-  // Holds the only place until the webhook's time is over.
-  const holding = make('/api/v1/namespaces/default/configmaps', { metadata: { name: 'held' } });
   const logger = loggerTo([]);
   const closed = new AbortController();
   const writer = createBindingWriter({ config, landsMs: 60_000, closed: closed.signal, logger });
   const binding = { podName: 'busy', podNamespace: 'default', podUid: metadata.uid, node: 'n' };
   const write = () => writer.write(binding, buildBinding(binding, 0, []));
   const probe = { method: 'POST', path: '/api/v1/namespaces/default/secrets', query: { dryRun: 'All' } } as const;
-  const isBusy = () =>
-    callApi(config, { ...probe, body: { metadata: { name: 'probe' } } }).then(
-      () => undefined,
-      (error) => statusOf(error) === 429 || undefined,
-    );
+  // Each would hold the only place until the webhook answers. The first may come before the webhook is called, or while
+  // the place is taken, when the administrator is served without one.
+  const holding: Promise<unknown>[] = [];
+  const isBusy = async () => {
+    const status = await callApi(config, { ...probe, body: { metadata: { name: 'probe' } } }).then(() => 201, statusOf);
+    if (status === 429) return silent.calls() > 0 || undefined; // and not for another's moment
+    holding.push(make('/api/v1/namespaces/default/configmaps', { metadata: { generateName: 'held-' } }));
+    return undefined;
+  };
   await eventually(isBusy, 'the server is busy');
   t.deepEqual(await write(), { kind: 'not-written', because: `the binding failed: ${BUSY}` });
   const problems: string[] = [];
@@ -76,10 +79,33 @@ export async function checkBusy(t: ExecutionContext, { api, namespaces, socket }
   t.is(problems[0], `cannot acquire or renew the Lease default/l: ${BUSY}`);
   t.false(leadership.state().leads);
 
-  await holding;
+  silent.letGo();
+  await Promise.all(holding);
   await eventually(() => leadership.state().leads || undefined, 'the Lease is acquired');
   await eventually(async () => ((await write()).kind === 'written' ? true : undefined), 'the pod is bound');
   await leadership.close();
+}
+
+/** A webhook that answers nothing, and whose failure is ignored, until it lets go. */
+async function startSilent(t: ExecutionContext) {
+  const certificate = selfSigned(['127.0.0.1'], new Date());
+  let calls = 0;
+  const server = createSilentServer(certificate, (incoming) => {
+    calls += 1;
+    incoming.resume();
+  });
+  await new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve));
+  const letGo = () => {
+    server.close();
+    server.closeAllConnections();
+  };
+  t.teardown(letGo);
+  return {
+    port: (server.address() as AddressInfo).port,
+    caBundle: Buffer.from(certificate.cert).toString('base64'),
+    calls: () => calls,
+    letGo,
+  };
 }
 
 /** The API server as to a user who is not the administrator. */
