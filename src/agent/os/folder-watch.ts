@@ -9,21 +9,23 @@ type FolderWatch = {
 };
 
 export function createFolderWatch(path: string, onEvent: (name: string | null) => void): FolderWatch {
-  let current: { readonly watcher: FSWatcher; readonly ino: number } | undefined;
+  let current: { readonly watcher: FSWatcher; readonly identity: string } | undefined;
   const close = () => {
     current?.watcher.close();
     current = undefined;
   };
   return {
     follow() {
-      const ino = statSync(path, { throwIfNoEntry: false })?.ino;
-      if (current?.ino === ino) return;
+      const found = statSync(path, { bigint: true, throwIfNoEntry: false });
+      // A folder created anew often gets the same inode number.
+      const identity = found && `${found.dev}:${found.ino}:${found.birthtimeNs}`;
+      if (current?.identity === identity) return;
       close();
-      if (ino === undefined) return;
+      if (identity === undefined) return;
       try {
         const watcher = watch(path, { persistent: false }, (_event, name) => onEvent(name));
         watcher.on('error', close);
-        current = { watcher, ino };
+        current = { watcher, identity };
       } catch {
         // Too many watches on this machine.
       }
