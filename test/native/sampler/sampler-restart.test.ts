@@ -112,13 +112,9 @@ test('a sampler passes on unused resume points unless its driver was gone', asyn
   t.regex(away.sample.problem ?? '', /./);
   t.deepEqual(away.line.utilizationCursors, []);
   renameSync(`${library}.away`, library);
-  const back = await eventually(
-    async () => {
-      const now = await third.next();
-      return now.sample.gpus.length > 0 ? now : undefined;
-    },
-    'a driver is there',
-    30_000,
-  );
+  const back = await eventually(async () => {
+    const now = await third.next();
+    return now.sample.gpus.length > 0 ? now : undefined;
+  }, 'a driver is there');
   t.deepEqual([back.sample.gpus[0]?.hasProcessUtilization, back.sample.processes[0]?.gpus[0]?.smUs], [undefined, 0]);
 });
