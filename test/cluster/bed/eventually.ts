@@ -5,9 +5,8 @@ import { eventually as untilIt } from '../../support/native/node.ts';
 
 export const WAIT_MS = 240_000;
 
-/** Waits until `look` returns something other than undefined; throws after `ms`. */
-export const eventually = <T>(
-  look: () => T | undefined | Promise<T | undefined>,
-  what: string,
-  ms = WAIT_MS,
-): Promise<T> => untilIt(look, what, ms);
+type Found<T> = Exclude<T, undefined | null | false>;
+
+/** As that of other tests. */
+export const eventually = <T>(look: () => T | Promise<T>, what: string, ms = WAIT_MS): Promise<Found<T>> =>
+  untilIt(look, what, ms);
