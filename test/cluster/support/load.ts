@@ -16,6 +16,9 @@ export const LOAD = 'load';
 const EACH_MIB = 5120;
 const AT_A_TIME = 10;
 const EVERY_MS = 700;
+/** The longest pause of the kubelet before it starts a container again is 5 minutes, and what a binding without an answer asked
+ * for stays reserved for 75 s (docs/operate/scheduler.md). */
+const DRAINED_MS = 480_000;
 /** Passes its arguments to the client. A container that started while the agent was away has no GPU, so it exits. */
 const ENDS_WITHOUT_GPU = [
   '/bin/sh',
@@ -153,7 +156,7 @@ export function startLoad(bed: Bed, usable: ReadonlyMap<string, number>): Load {
     async drain() {
       creating = false;
       const gone = async () => ((await everyPod(bed)).some(ofLoad) ? undefined : true);
-      await eventually(gone, 'each pod has printed what it sees and is gone');
+      await eventually(gone, 'each pod has printed what it sees and is gone', DRAINED_MS);
     },
     async stop() {
       going = false;
