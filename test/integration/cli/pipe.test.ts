@@ -2,23 +2,14 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
-import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import test, { type ExecutionContext } from 'ava';
 import { SOCKET_NAME } from '../../../src/agent/config.ts';
+import { freePort } from '../../support/machine/ports.ts';
 import { eventually, temporaryFolder } from '../../support/native/node.ts';
 import { MAIN } from '../../support/product/cli.ts';
 import { exampleSnapshot } from '../../support/product/snapshots.ts';
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
-}
 
 /** A shell's pipeline; what its commands wrote to standard error is all it has to say. */
 async function pipeline(t: ExecutionContext, command: string): Promise<string> {

@@ -3,10 +3,10 @@
 // one from the start.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import test, { type ExecutionContext } from 'ava';
+import { freePort } from '../../support/machine/ports.ts';
 import { eventually } from '../../support/native/node.ts';
 
 const CLI = join(import.meta.dirname, '../../../src/cli');
@@ -20,15 +20,6 @@ function node(t: ExecutionContext, ...args: readonly string[]): { child: ChildPr
   });
   t.teardown(() => child.kill('SIGKILL'));
   return { child, ended: once(child, 'exit') };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  server.close();
-  await once(server, 'close');
-  return port;
 }
 
 test('a webhook that waits for its certificate ends on SIGTERM', async (t) => {

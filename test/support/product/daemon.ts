@@ -2,10 +2,10 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { KubeConfig } from '@kubernetes/client-node';
+import { freePort } from '../machine/ports.ts';
 import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { seriesOf } from './agent.ts';
 import { mainOf } from './image.ts';
@@ -38,15 +38,6 @@ export type DaemonOptions = {
   readonly root?: string;
   readonly readyMs?: number;
 };
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
-}
 
 async function startDaemon(t: Teardown, args: readonly string[], options: DaemonOptions): Promise<Daemon> {
   const healthPort = await freePort();

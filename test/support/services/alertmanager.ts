@@ -2,8 +2,8 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { dirname, join } from 'node:path';
+import { freePort } from '../machine/ports.ts';
 import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { findAlertmanager } from './promtool.ts';
 
@@ -17,16 +17,6 @@ const refused = SHOWING.length > 0 && spawnSync('unshare', ['-rm', 'true']).stat
 /** Why there is none here; undefined: there is one. */
 export const alertmanagerReason: string | undefined =
   'reason' in found ? found.reason : refused ? 'no mount namespace can be made here' : undefined;
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  server.close();
-  await once(server, 'close');
-  if (typeof address !== 'object' || address === null) throw new Error('no port');
-  return address.port;
-}
 
 /** Its address, once it is ready. */
 export async function startAlertmanager(t: Teardown, configuration: string): Promise<string> {

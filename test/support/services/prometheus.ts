@@ -3,10 +3,10 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { basename, join } from 'node:path';
 import { stringify } from 'yaml';
 import { CONFIGURATION } from '../../../dashboards/lib/configuration.ts';
+import { freePort } from '../machine/ports.ts';
 import { eventually, START_MS, type Teardown, temporaryFolder } from '../native/node.ts';
 import { findPrometheus, findPromtool, run } from './promtool.ts';
 
@@ -49,18 +49,6 @@ export function prometheusReason(): string | undefined {
 function pathOf(found: ReturnType<typeof findPromtool>): string {
   if ('reason' in found) throw new Error(found.reason);
   return found.path;
-}
-
-/** A port that is free at this moment. */
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const address = server.address();
-  const closed = once(server, 'close');
-  server.close();
-  await closed;
-  if (typeof address !== 'object' || address === null) throw new Error('no port');
-  return address.port;
 }
 
 export async function startPrometheus(
