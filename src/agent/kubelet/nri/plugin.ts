@@ -62,6 +62,8 @@ export type NriOptions = {
   readonly onSandbox?: (sandboxId: string, podUid: string) => void;
   /** A container, or a sandbox. */
   readonly onRemoved: (containerId: string) => void;
+  /** For tests: how long the runtime may take to answer a connection. */
+  readonly answerMs?: number;
   readonly log: Logger;
 };
 
@@ -101,7 +103,7 @@ type Refused = { readonly code: number; readonly message: string };
 const SHORTEST_RETRY_MS = 100;
 /** Containers that start meanwhile get no GPUs. */
 const LONGEST_RETRY_MS = 1000;
-const REGISTER_MS = 5000;
+const ANSWER_MS = 5000;
 
 export function containerOf(pod: RuntimePod, container: RuntimeContainer): NriContainer {
   // By the source of the mount: the tenant chooses the destination, and may have mounted something else there.
@@ -233,7 +235,7 @@ function createCalls(options: NriOptions) {
 }
 
 export function startNri(options: NriOptions): Nri {
-  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX } = options;
+  const { socket: path = NRI_SOCKET, index = DEFAULT_INDEX, answerMs = ANSWER_MS } = options;
   const callsOf = createCalls(options);
   let trunk: Socket | undefined;
   let retry: NodeJS.Timeout | undefined;
@@ -264,7 +266,16 @@ export function startNri(options: NriOptions): Nri {
       inSync = true;
       retryMs = SHORTEST_RETRY_MS;
     });
-    const silence = setTimeout(() => end(`${path} did not answer for ${REGISTER_MS} ms`), REGISTER_MS);
+    let silence = setTimeout(() => end(`${path} did not answer for ${answerMs} ms`), answerMs);
+    // From here on the runtime waits until it has finished what it does to containers, such as a stop with its grace
+    // period (nri/pkg/adaptation: requestPluginSync), and begins nothing else. Another connection would wait behind this.
+    const onConfigured = () => {
+      clearTimeout(silence);
+      const text = `${path}: the runtime first finishes what it does to containers; those that it makes meanwhile get no GPUs`;
+      silence = setTimeout(() => {
+        if (trunk === current) options.log.warn(text);
+      }, answerMs);
+    };
 
     const take = ({ connection, stream, type, payload }: Message) => {
       if (connection === RUNTIME_CONNECTION && type === RESPONSE) {
@@ -274,6 +285,7 @@ export function startNri(options: NriOptions): Nri {
       }
       if (connection !== PLUGIN_CONNECTION || type !== REQUEST) throw new Error(`a message of type ${type}`);
       const { method, payload: asked } = readable('TtrpcRequest', payload);
+      if (method === 'Configure') onConfigured();
       const result = handle(method, asked) ?? { code: UNIMPLEMENTED, message: `no method ${method}` };
       const reply = Buffer.isBuffer(result) ? answer(result) : refuse(result.code, result.message);
       send({ connection, stream, type: RESPONSE, payload: reply });

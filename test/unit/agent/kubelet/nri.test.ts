@@ -375,6 +375,22 @@ test('after a runtime ends or sends invalid data the agent reconnects and catche
   t.deepEqual(removed, ['id-goes']);
 });
 
+test('a runtime that still stops containers is waited for, a silent one is not', async (t) => {
+  const { runtime, problems, nri } = await startPlugin(t, { answerMs: 50 });
+  await runtime.registered(1);
+  t.regex(problems[0] ?? '', /did not answer for 50 ms; containers that start meanwhile get no GPUs$/);
+  // As containerd does (nri/pkg/adaptation/adaptation.go, acceptPluginConnections: p.start, then requestPluginSync, which
+  // waits for BlockPluginSync of each StopContainer, and serves no other connection meanwhile).
+  const { runtime: busy, problems: said, nri: patient } = await startPlugin(t, { answerMs: 2000 });
+  await busy.call(0, 'Configure', Buffer.alloc(0));
+  await eventually(() => said.length > 0, 'what it waits for');
+  t.regex(said.join(), /^\S+: the runtime first finishes what it does to containers; [^,]* get no GPUs$/);
+  t.false(patient.connected());
+  await busy.call(0, 'Synchronize', synchronize([]));
+  t.true(patient.connected());
+  t.false(nri.connected());
+});
+
 test('a node without the NRI socket is reported once', async (t) => {
   const problems: string[] = [];
   const path = join(temporaryFolder(t), 'nri.sock');
