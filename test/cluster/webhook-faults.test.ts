@@ -37,8 +37,9 @@ const CHANGES = 12;
 const MOST_CHANGES = 40;
 /** Watches that fail are begun again after 15 s at most, a list without an answer after 30. */
 const CHANGED_MS = 90_000;
-/** A check of the certificate needs several requests that go well, each of which may take 5 s. */
-const RENEWED_MS = 180_000;
+/** A check of the certificate needs three to five requests that go well in turn, of which each may take 5 s: one check of
+ * five does, or of thirteen. On the mean that takes 45 s, and more than three minutes once in fifty times. */
+const RENEWED_MS = 600_000;
 /** Of reviews on the mean, on a busy machine: less than one request of the webhook that comes late. */
 const REVIEW_S = 0.2;
 /** Watches, each with its own pauses, and the certificate's checks. */
