@@ -167,6 +167,8 @@ struct cot_member {
     /* The launches that were made when the bound was set, and how many have waited at once since: a new bound is set
      * when as many were made, so that each of them has had its chance. */
     uint64_t bound_launches, bound_waiting;
+    /* What launches in turns at the bound were predicted to take, less what the limit has grown by since. */
+    uint64_t relief_owed_ns;
     bool relieved;          /* the turn began at the bound */
     bool spared;            /* the bound is that of a launch for which spare_ns is */
     bool relieved_late;     /* and work in flight had outlasted what it was expected to take */

@@ -55,9 +55,10 @@ void cot_cap_credits(struct cot_arbiter *arbiter, struct cot_gpu *gpu) {
 static void accrue(struct cot_member *member, uint64_t elapsed) {
     uint64_t guaranteed = (uint64_t)((unsigned __int128)elapsed * member->share.guarantee_ppm / COT_PPM);
     member->beyond_ns -= cot_smaller(guaranteed, member->beyond_ns);
-    if (!cot_limited(member)) return;
     uint64_t grown = cot_smaller(elapsed, MAX_UNCLAIMED_NS) * member->share.limit_ppm + member->credit_rest;
     member->credit_rest = grown % COT_PPM;
+    member->relief_owed_ns -= cot_smaller(grown / COT_PPM, member->relief_owed_ns);
+    if (!cot_limited(member)) return;
     member->credit_ns += (int64_t)(grown / COT_PPM);
     member->spare_ns += (int64_t)(grown / COT_PPM / SPARE_PART);
     if (member->spare_ns > MOST_SPARE_NS) member->spare_ns = MOST_SPARE_NS;
@@ -209,9 +210,11 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
     uint64_t owed = cot_larger(debt * COT_PPM / cot_larger(member->share.limit_ppm, 1), lead);
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
     /* Work in flight beside that of others is charged as long as it stays, which must not lengthen the wait of the
-     * launch that would end it: the wait owes what that work was expected to take. The same for work that was
+     * launch that would end it: the wait owes what that work was expected to take, and what turns at the bound let go
+     * before: several processes with long launches would have such turns without end. The same for work that was
      * overdue before a turn at the bound and did not end in it: other launches were made. */
-    uint64_t expected = member->digest.pending_ns * COT_PPM / cot_larger(member->share.limit_ppm, 1);
+    uint64_t expected = cot_larger(member->digest.pending_ns, member->relief_owed_ns) * COT_PPM /
+                        cot_larger(member->share.limit_ppm, 1);
     if (member->undrained && (member->digest.has_awaited || member->relieved_late)) owed = cot_smaller(owed, expected);
     uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
     member->bound_ns = member->bound_ns && !renew ? cot_smaller(member->bound_ns, bound) : bound;
@@ -247,6 +250,10 @@ static void note_ends(const struct cot_arbiter *arbiter, struct cot_member *memb
         member->spared = false;
     }
     member->spared &= now->waiting > 0;
+    if (member->relieved && now->launches != before->launches && now->pending_ns > before->pending_ns) {
+        uint64_t more = cot_smaller(now->pending_ns - before->pending_ns, MAX_UNCLAIMED_NS);
+        member->relief_owed_ns = cot_smaller(member->relief_owed_ns + more, MAX_UNCLAIMED_NS);
+    }
     bool outlasted = before->inflight && before->pending_ns == 0;
     if (before->waiting && member->digest.launches != before->launches) member->went_ns = now_ns;
     if (outlasted && member->digest.inflight < before->inflight) member->outlasted_ns = now_ns;

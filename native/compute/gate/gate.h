@@ -55,10 +55,10 @@ struct cot_gate {
     struct cot_lease_shared *shared; /* on this GPU */
     struct cot_lease_row *row;       /* of this process */
     uint32_t slot_count, gpu_count, gpu, slot;
-    uint64_t forfeited_ns; /* growth of a record's limit that was not used in time ... */
-    uint64_t forfeited_of; /* ... and the check of that record */
-    uint32_t made;         /* launches of this process, counted on from those of the one that has made most */
-    uint32_t unused;
+    uint64_t forfeited_ns;  /* growth of a record's limit that was not used in time ... */
+    uint64_t forfeited_of;  /* ... and the check of that record */
+    uint32_t made;          /* launches of this process, counted on from those of the one that has made most */
+    uint32_t seen_launches; /* of the container on all its GPUs, when work was overdue */
     uint32_t waited;        /* the last admission was answered with a wait */
     uint32_t out_of_credit; /* the limit was reached and has not grown enough since */
     /* The container's other processes: launches, how many of them are in flight, since when neither has changed, and
@@ -66,6 +66,7 @@ struct cot_gate {
     uint64_t others_launches, others_inflight, others_since_ns, others_stuck;
     uint32_t missed_heartbeat; /* low half of an announced idle end after which no heartbeat came: not trusted again; 0:
                                   none */
+    uint32_t launched_ms;      /* when seen_launches last changed */
     struct cot_duration all;   /* of all kinds */
     struct cot_duration durations[COT_GATE_KINDS];
 };
