@@ -162,8 +162,13 @@ for (const [what, count, job, neighbors, mostMs, many = STEPS] of [
       const preloadOf = (index: number) => grants[index % job.length]?.cuda ?? '';
       const run = async (flag: number, preloads: readonly string[]) => {
         const words = ['steps', String(flag), String(count), String(many)];
-        // The first launch of each waits on the GPU for those of the others.
-        const ranks = preloads.map((preload) => streams<{ stepMs: number }>(t, node, words, { preload }));
+        const ranks: ReturnType<typeof streams<{ stepMs: number }>>[] = [];
+        for (const preload of preloads) {
+          const rank = streams<{ stepMs: number }>(t, node, words, { preload });
+          ranks.push(rank);
+          // Each begins while the first launch of those before it waits on the GPU.
+          if (ranks.length < count) await eventually(() => isWorking(node, rank.child.pid), 'it works');
+        }
         const results = await Promise.all(ranks.map(({ result }) => result));
         return Math.max(...results.map(({ stepMs }) => stepMs));
       };
