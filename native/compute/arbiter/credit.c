@@ -211,7 +211,7 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
     uint64_t turn = arbiter->tuning.quantum_ns * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
     /* Work in flight beside that of others is charged as long as it stays, which must not lengthen the wait of the
      * launch that would end it: the wait owes what that work was expected to take, and what turns at the bound let go
-     * before: several processes with long launches would have such turns without end. The same for work that was
+     * before: else several processes with long launches had such turns without end. The same for work that was
      * overdue before a turn at the bound and did not end in it: other launches were made. */
     uint64_t expected = cot_larger(member->digest.pending_ns, member->relief_owed_ns) * COT_PPM /
                         cot_larger(member->share.limit_ppm, 1);

@@ -58,7 +58,7 @@ struct cot_gate {
     uint64_t forfeited_ns;  /* growth of a record's limit that was not used in time ... */
     uint64_t forfeited_of;  /* ... and the check of that record */
     uint32_t made;          /* launches of this process, counted on from those of the one that has made most */
-    uint32_t seen_launches; /* of the container on all its GPUs, when work was overdue */
+    uint32_t seen_launches; /* of the container on all its GPUs, when unmeasured work was overdue */
     uint32_t waited;        /* the last admission was answered with a wait */
     uint32_t out_of_credit; /* the limit was reached and has not grown enough since */
     /* The container's other processes: launches, how many of them are in flight, since when neither has changed, and

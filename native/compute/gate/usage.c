@@ -85,7 +85,8 @@ uint64_t cot_gate_launches(const struct cot_gate *gate) {
     return sum;
 }
 
-/* For how long the container has made no launch, as far as was seen while work was overdue. */
+/* For how long the container has made no launch, as far as was seen while work that was never measured was overdue: of
+ * other work it is not asked, as this reads the rows of all processes. */
 static uint64_t without_launch(struct cot_gate *gate, uint64_t now_ns) {
     uint32_t launches = (uint32_t)cot_gate_launches(gate), now_ms = (uint32_t)(now_ns / 1000000);
     if (launches != LOAD(gate->seen_launches)) {
@@ -96,17 +97,16 @@ static uint64_t without_launch(struct cot_gate *gate, uint64_t now_ns) {
 }
 
 /* A batch's length is divided among its kinds as predicted; those without a place learn nothing. Of a batch with kinds
- * that were not measured yet these get what is left beside the others. `alone_ns`: for how long it went on with no
- * launch of the container. */
+ * that were not measured yet these get what is left beside the others. `alone_ns`: for how long one of these went on
+ * with no launch of the container. */
 static void learn(struct cot_gate *gate, const struct cot_batch *batch, uint64_t length_ns, uint64_t alone_ns,
                   uint64_t now_ns) {
     uint64_t most = batch->unknown ? WAITER_NS * batch->launches : batch->predicted_ns;
     bool waited = batch->waited || (batch->unknown && batch->awaited != LOAD(gate->shared->awaited));
     if (waited && length_ns > most) {
         /* It may be shorter than it seemed, but had it waited for a launch, it would have ended soon after that one. */
-        uint64_t own = alone_ns > LATE_NS ? alone_ns - LATE_NS : 0;
-        own = own < length_ns ? own : length_ns;
-        length_ns = batch->unknown ? (own > most ? own : most) : most / 2;
+        uint64_t own = alone_ns > LATE_NS ? alone_ns - LATE_NS : 0, least = batch->unknown ? most : most / 2;
+        if (own < length_ns) length_ns = own > least ? own : least;
     }
     /* So may work that ended late, for it may have waited for another container. */
     uint64_t believed = batch->unknown || batch->predicted_ns < LATE_NS / 2 ? LATE_NS : 2 * batch->predicted_ns;
@@ -138,7 +138,7 @@ void cot_gate_overdue(struct cot_gate *gate, struct cot_batch *batch, uint64_t n
     uint64_t stale;
     batch->away |= cot_is_arbiter_away(gate, now_ns, 0, &stale);
     if (!batch->away) cot_use_until(gate, now_ns, UINT64_MAX, 0);
-    without_launch(gate, now_ns);
+    if (batch->unknown) without_launch(gate, now_ns);
     batch->shared |= !is_granted(gate);
     if (batch->overdue) return;
     batch->overdue = true;
@@ -168,7 +168,7 @@ bool cot_gate_complete(struct cot_gate *gate, const struct cot_batch *batch, uin
     bool away = batch->away || cot_is_arbiter_away(gate, now_ns, 0, &stale), known = !batch->unknown;
     if (batch->charged_ns) cot_begin_use(gate, end_ns);
     else cot_use_until(gate, end_ns, UINT64_MAX, away && known ? batch->mean_ns : 0);
-    uint64_t alone = batch->overdue ? without_launch(gate, now_ns) : 0;
+    uint64_t alone = batch->overdue && batch->unknown ? without_launch(gate, now_ns) : 0;
     if (streams == 0) streams = 1;
     if (!away || !known) learn(gate, batch, length / streams, alone / streams, now_ns);
     if (!batch->overdue) __atomic_fetch_sub(&gate->row->pending_ns, batch->predicted_ns, __ATOMIC_SEQ_CST);

@@ -271,7 +271,7 @@ export function startNri(options: NriOptions): Nri {
     // period (nri/pkg/adaptation: requestPluginSync), and begins nothing else. Another connection would wait behind this.
     const onConfigured = () => {
       clearTimeout(silence);
-      const text = `${path}: the runtime first finishes what it does to containers; those that it makes meanwhile get no GPUs`;
+      const text = `${path}: the runtime first finishes what it does to containers; those that it is making get no GPUs`;
       silence = setTimeout(() => {
         if (trunk === current) options.log.warn(text);
       }, answerMs);
