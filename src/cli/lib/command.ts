@@ -113,8 +113,8 @@ export const whole = (parsed: Parsed, name: string, least: number, most: number)
 type PercentBounds = {
   readonly least: number;
   readonly most: number;
-  /** It is the total over these. */
-  readonly gpus?: number;
+  /** It is the total over these; `unknown`: of a tenant whose number is known to the agent or the cluster alone. */
+  readonly gpus?: number | 'unknown';
   /** Less is refused elsewhere, and not proposed. */
   readonly leastMeant?: number | undefined;
 };
@@ -122,6 +122,15 @@ type PercentBounds = {
 /** Whole percent within the bounds; what a writer of "50%" or "0.5" meant is proposed, as the total over all GPUs. */
 export function percent(parsed: Parsed, name: string, bounds: PercentBounds): number | undefined {
   const { least, most, gpus = 1, leastMeant = least } = bounds;
+  if (gpus === 'unknown') {
+    const meant = (value: string): Meant | undefined => {
+      const each = meantPercent(value);
+      // More than one GPU has is a total already.
+      if (each === undefined || each < 1 || each > 100) return meantIn(parsePercent(value, least, most));
+      return `${each} for each of its GPUs (${2 * each} for two)`;
+    };
+    return numberWithin(parsed, name, { least, most, meant });
+  }
   const meant = (value: string): number | undefined => {
     const each = gpus > 1 ? meantPercent(value) : undefined;
     const total = each === undefined ? meantIn(parsePercent(value, least, most)) : each * gpus;
@@ -135,8 +144,11 @@ const meantIn = (read: Result<number, WrongNumber>): number | undefined => (read
 type Bounds = {
   readonly least: number;
   readonly most: number;
-  readonly meant: (value: string) => number | undefined;
+  readonly meant: (value: string) => Meant | undefined;
 };
+
+/** What would be right, behind "write". */
+type Meant = number | string;
 
 /** Digits only. What was meant by other texts is proposed. */
 function numberWithin(parsed: Parsed, name: string, { least, most, meant }: Bounds): number | undefined {

@@ -61,7 +61,7 @@ export function computeChange(parsed: Parsed): ComputeChange {
     policy: policyOption(parsed),
     priority: choice(parsed, 'priority', PRIORITIES),
     weight: weightOption(parsed),
-    coresPercent: percent(parsed, 'gpu-cores', { least: 0, most: 100 * MOST_GPUS }),
+    coresPercent: percent(parsed, 'gpu-cores', { least: 0, most: 100 * MOST_GPUS, gpus: 'unknown' }),
     coresLimitPercent: percentOption(parsed, 'gpu-cores-limit'),
   };
   return Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)) as ComputeChange;

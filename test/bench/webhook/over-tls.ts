@@ -128,7 +128,8 @@ async function atRate(target: Target, seconds: number): Promise<readonly number[
   const open: Promise<void>[] = [];
   const began = performance.now();
   for (let sent = 0; sent < RATE * seconds; ) {
-    const due = Math.min(RATE * seconds, Math.floor(((performance.now() - began) * RATE) / 1000));
+    // The first is due at once: a send of it a millisecond later would count that millisecond in each.
+    const due = Math.min(RATE * seconds, 1 + Math.floor(((performance.now() - began) * RATE) / 1000));
     for (; sent < due; sent += 1) {
       const dueMs = began + (sent * 1000) / RATE;
       open.push(send().then(() => void times.push(performance.now() - dueMs)));

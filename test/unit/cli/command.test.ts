@@ -3,6 +3,7 @@ import test from 'ava';
 import fc from 'fast-check';
 import { parse as readYaml } from 'yaml';
 import { run } from '../../../src/cli/commands/grants/run.ts';
+import { set } from '../../../src/cli/commands/grants/set.ts';
 import {
   type Command,
   choice,
@@ -17,6 +18,7 @@ import {
 } from '../../../src/cli/lib/command.ts';
 import { nearNames } from '../../../src/cli/lib/near.ts';
 import { jsonText, yamlText } from '../../../src/cli/lib/text.ts';
+import { computeChange } from '../../../src/cli/options/set.ts';
 import { shareOf, sharesOf } from '../../../src/cli/options/share.ts';
 import { MIB } from '../../../src/common/quantity.ts';
 
@@ -242,6 +244,18 @@ test('indivisible or invalid amounts are refused with the valid form', (t) => {
   ];
   for (const [args, message] of cases)
     t.throws(() => shares(...args), { instanceOf: UsageError, message }, args.join(' '));
+});
+
+test('set proposes compute for each GPU, for it does not know how many there are', (t) => {
+  const said = (cores: string) => {
+    const found = parse(set, ['train', `--gpu-cores=${cores}`]);
+    return t.throws(() => computeChange(found as Parsed), { instanceOf: UsageError }).message;
+  };
+  const right = 'want 0 to 1600; write 50 for each of its GPUs (100 for two)';
+  t.is(said('50%'), `--gpu-cores 50%: ${right}, without the percent sign`);
+  t.is(said('0.5'), `--gpu-cores 0.5: ${right}`);
+  t.is(said('150%'), '--gpu-cores 150%: want 0 to 1600; write 150, without the percent sign');
+  for (const none of ['', 'half', '0%', '1601', '1601%']) t.regex(said(none), /: want 0 to 1600$/, none);
 });
 
 test('what an option proposes is taken in its place', (t) => {
