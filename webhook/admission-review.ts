@@ -22,7 +22,18 @@ type Reviewed = Answered | { readonly outcome: 'malformed'; readonly message: st
 type Answered = {
   readonly outcome: Exclude<Outcome, 'malformed'>;
   readonly answer: JsonObject;
+  /** Of a pod that was patched or refused: what the operator's log has of it. */
+  readonly decision?: Decision;
+  /** Of a denial: all that is wrong, also what the answer has no place for. */
+  readonly problems?: readonly Problem[];
   readonly fault?: string;
+};
+
+export type Decision = {
+  /** `namespace/name`; of a pod that has no name yet `namespace/generateName*`. Absent where live rules were refused. */
+  readonly pod?: string;
+  readonly message: string;
+  readonly code: 'patched' | 'refused';
 };
 
 type Verdict =
@@ -58,7 +69,10 @@ export function review(route: Route, body: unknown, configuration: WebhookConfig
       const message = `apiVersion: ${JSON.stringify(version ?? null)?.slice(0, 80)} is not served; send AdmissionReview of ${API_VERSION}`;
       return { outcome: 'denied', answer: denial(uid, 400, 'BadRequest', message) };
     }
-    return toAnswer(uid, decide(route, request, configuration));
+    const verdict = decide(route, request, configuration);
+    const answered = toAnswer(uid, verdict);
+    const decision = decisionOf(request, verdict, answered);
+    return decision ? { ...answered, decision } : answered;
   } catch (error) {
     const fault = error instanceof Error ? (error.stack ?? error.message) : String(error);
     const message = 'internal: the webhook failed on this pod; its log has the reason';
@@ -168,7 +182,8 @@ function toAnswer(uid: string, verdict: Verdict): Answered {
       const [code, reason] = verdict.problems.every(({ kind }) => kind === 'invalid')
         ? ([422, 'Invalid'] as const)
         : ([403, 'Forbidden'] as const);
-      return { outcome: 'denied', answer: denial(uid, code, reason, listProblems(verdict.problems)) };
+      const { problems } = verdict;
+      return { outcome: 'denied', answer: denial(uid, code, reason, listProblems(problems)), problems };
     }
     case 'allowed':
       return { outcome: 'allowed', answer: answer({ uid, allowed: true, ...withWarnings(verdict.warnings) }) };
@@ -191,6 +206,22 @@ function toAnswer(uid: string, verdict: Verdict): Answered {
       return { outcome: 'patched', answer: answer(response) };
     }
   }
+}
+
+function decisionOf(request: JsonObject, verdict: Verdict, { outcome }: Answered): Decision | undefined {
+  const dry = field(request, 'dryRun') === true ? ', in a dry run' : '';
+  const pod = nameOf(request);
+  if (verdict.kind === 'denied')
+    return { ...pod, code: 'refused', message: `refused${dry}: ${listProblems(verdict.problems)}` };
+  if (outcome !== 'patched' || verdict.kind !== 'patched') return undefined;
+  return { ...pod, code: 'patched', message: `patched${dry}: ${verdict.record ?? 'a debug container gets no GPU'}` };
+}
+
+function nameOf(request: JsonObject): Pick<Decision, 'pod'> {
+  if (textAt(field(request, 'resource'), 'resource') !== 'pods') return {};
+  const metadata = field(field(request, 'object'), 'metadata');
+  const name = textAt(request, 'name') || textAt(metadata, 'name') || `${textAt(metadata, 'generateName') ?? ''}*`;
+  return { pod: `${textAt(request, 'namespace') ?? ''}/${name}` };
 }
 
 function encode(operations: readonly Operation[]): string {

@@ -1,7 +1,9 @@
 // The webhook's own metrics: reviews, their duration, certificates, live rules, its process.
+import type { Problem } from '../src/common/problem.ts';
 import { selfMetrics } from '../src/serving/process-metrics.ts';
 import { Counter, Gauge, Histogram } from '../src/serving/prom-client.ts';
 import type { Outcome as Reviewed, Route } from './admission-review.ts';
+import { PROBLEM_KINDS, REFUSED_FIELDS, refusedField } from './refused-field.ts';
 
 /** `overloaded`: not read, because too many large bodies were being sent. */
 type Outcome = Reviewed | 'overloaded';
@@ -26,6 +28,12 @@ export function createMetrics(rulesAreValid: () => boolean = () => true) {
     help: 'Time from the last byte of a review to its finished answer, without TLS and network',
     labelNames: ['route'],
     buckets: [0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1],
+    registers,
+  });
+  const refusals = new Counter({
+    name: 'cotenant_webhook_refusals_total',
+    help: 'Refused reviews by the kind of what was wrong and the field; one with several counts once for each',
+    labelNames: ['kind', 'field'],
     registers,
   });
   const reloads = new Counter({
@@ -56,6 +64,7 @@ export function createMetrics(rulesAreValid: () => boolean = () => true) {
       counters.set(`${route} ${outcome}`, counter);
     }
   }
+  for (const kind of PROBLEM_KINDS) for (const field of REFUSED_FIELDS) refusals.labels(kind, field).inc(0);
   for (const result of ['ok', 'refused']) reloads.labels(result).inc(0);
   const timers = new Map(ROUTES.map((route) => [route, duration.labels(route)]));
   return {
@@ -63,6 +72,16 @@ export function createMetrics(rulesAreValid: () => boolean = () => true) {
     observe: (route: Route, outcome: Outcome, seconds: number) => {
       counters.get(`${route} ${outcome}`)?.inc();
       timers.get(route)?.observe(seconds);
+    },
+    /** What was wrong with a review that was denied. */
+    refused: (problems: readonly Problem[]) => {
+      const seen = new Set<string>();
+      for (const problem of problems) {
+        const [kind, field] = [problem.kind, refusedField(problem)];
+        if (seen.has(`${kind} ${field}`)) continue;
+        seen.add(`${kind} ${field}`);
+        refusals.labels(kind, field).inc();
+      }
     },
     certificateLoaded: (notAfterDate: Date) => {
       reloads.labels('ok').inc();

@@ -15,7 +15,7 @@ import {
   startHttpServer,
 } from '../src/serving/http-server.ts';
 import { selfSigned } from '../src/serving/x509.ts';
-import { type Route, review } from './admission-review.ts';
+import { type Decision, type Route, review } from './admission-review.ts';
 import type { WebhookConfiguration } from './config.ts';
 import { createMetrics, type WebhookMetrics } from './metrics.ts';
 
@@ -25,6 +25,8 @@ export type WebhookOptions = {
   /** Whether those are the rules that administrators wrote last; by default they are. */
   readonly rulesAreValid?: () => boolean;
   readonly logger: ServerLogger & Pick<Logger, 'error'>;
+  /** Gets a line for each pod that is patched or refused. */
+  readonly decisions?: Pick<Logger, 'info'>;
   /** Address to listen on; all addresses by default. */
   readonly host?: string;
   /** 0, the default, takes a free port. */
@@ -103,7 +105,7 @@ const LIMITS: Limits = { connections: 1024, largestBytes: 8 * MIB, freeBytes: 64
  * certificate can be had or a port is taken.
  */
 export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
-  const { configuration, logger, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
+  const { configuration, logger, decisions, host, names = ['localhost', '127.0.0.1', '::1'] } = options;
   const timeouts = { ...TIMEOUTS, ...options.timeouts };
   const limits = { ...LIMITS, bodyMs: timeouts.requestMs, ...options.limits };
   const metrics = createMetrics(options.rulesAreValid);
@@ -118,7 +120,7 @@ export async function startWebhook(options: WebhookOptions): Promise<Webhook> {
     return started;
   };
   const health = options.healthPort === undefined ? undefined : await healthServer(options.healthPort);
-  const server = await startHttpServer(createApp({ configuration, metrics, state, logger, limits }), {
+  const server = await startHttpServer(createApp({ configuration, metrics, state, logger, decisions, limits }), {
     listen: { host, port: options.port ?? 0 },
     tls: {
       source: options.certificate ?? developmentCertificate(names),
@@ -174,6 +176,7 @@ type AppOptions = {
   /** `stopping` makes every answer the last one on its connection. */
   readonly state: Pick<State, 'stopping'>;
   readonly logger: Pick<Logger, 'error'>;
+  readonly decisions?: Pick<Logger, 'info'> | undefined;
   readonly limits?: BodyLimits;
 };
 
@@ -198,7 +201,7 @@ export function createApp(options: AppOptions): Express {
 function reviewHandler(
   route: Route,
   readBody: ReadBody,
-  { configuration, metrics, state, logger }: AppOptions,
+  { configuration, metrics, state, logger, decisions }: AppOptions,
 ): RequestHandler {
   return async (request, response) => {
     const body = await readBody(request, response);
@@ -215,11 +218,16 @@ function reviewHandler(
       const text = JSON.stringify(reviewed.answer);
       response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
       response.end(text);
-      if (reviewed.fault !== undefined) logger.error(`${route}: ${reviewed.fault}`);
+      const { decision, problems, fault } = reviewed;
+      if (decision) decisions?.info(...lineOf(decision));
+      if (problems) metrics.refused(problems);
+      if (fault !== undefined) logger.error(`${route}: ${fault}`);
     }
     metrics.observe(route, reviewed.outcome, (performance.now() - started) / 1000);
   };
 }
+
+const lineOf = ({ message, code, pod }: Decision) => [message, { code, ...(pod !== undefined && { pod }) }] as const;
 
 /** Strict about UTF-8: a decoder that replaces wrong bytes could make two names equal. */
 function parseBody(body: Buffer): Result<unknown> {

@@ -19,6 +19,7 @@ export type MetricName = keyof typeof METRICS;
 /** Of the webhook and of the scheduler's extender, which serve pages of their own. */
 export const CONTROL_PLANE_METRICS = {
   cotenant_webhook_reviews_total: counter('Admission reviews by outcome.', ['route', 'outcome']),
+  cotenant_webhook_refusals_total: counter('Refused reviews by what was wrong.', ['kind', 'field']),
   cotenant_webhook_review_duration_seconds_bucket: counter('Time of a review.', ['le', 'route']),
   cotenant_webhook_certificate_loads_total: counter('Certificates loaded or refused.', ['result']),
   cotenant_webhook_certificate_not_after_timestamp_seconds: gauge('When the serving certificate expires.'),

@@ -107,12 +107,14 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
     tls.onLoaded?.(source.certificate);
   } else server = process.getBuiltinModule('node:http').createServer(times, handler);
   server.maxConnections = connections;
+  // By default a burst of more than 511 (Node) would find the kernel's queue full, and try again after 1 s, then 3 s.
+  const backlog = connections;
   if ('socket' in listen) {
     rmSync(listen.socket, { force: true });
-    server.listen(listen.socket);
+    server.listen({ path: listen.socket, backlog });
   }
   // Without a host Node also listens where there is no IPv6.
-  else server.listen(listen.port, listen.host === '::' ? undefined : listen.host);
+  else server.listen({ port: listen.port, backlog, ...(listen.host !== '::' && { host: listen.host }) });
   try {
     await once(server, 'listening');
     if ('socket' in listen) giveAccess(listen);

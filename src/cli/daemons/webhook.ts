@@ -78,6 +78,7 @@ export const webhook: Command = {
       });
       const webhook = await startWebhook({
         logger: log,
+        decisions: log.component('admission'),
         timeouts: { drainMs },
         configuration: systems || rules ? current : () => configuration,
         port: port(parsed, 'port') ?? 8443,

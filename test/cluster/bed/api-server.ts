@@ -19,6 +19,8 @@ export type LoneApiServer = {
   readonly namespaces: Namespaces;
   /** Of kubectl's proxy with the administrator's credentials. */
   readonly socket: string;
+  /** Path of the administrator's kubeconfig, for programs in the namespaces. */
+  readonly kubeconfig: string;
 };
 
 /** Runs until the test ends. `apiserver`: its flags besides the usual ones. */
@@ -46,5 +48,5 @@ export async function startLoneApiServer(
   const api = bedApi(socket);
   const isReady = async () => (await api.ask('GET', '/readyz')).status === 200 || undefined;
   await eventually(isReady, 'the API server is ready');
-  return { api, namespaces, socket };
+  return { api, namespaces, socket, kubeconfig: plane.kubeconfig };
 }
