@@ -1,12 +1,12 @@
 // Two replicas of the webhook behind one address, each stopped and started anew while a real API server creates pods at a
 // steady rate: no create is refused, and each pod is patched.
-import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { testUnless } from '../support/gate.ts';
 import { startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
 import { eventually } from './bed/eventually.ts';
 import { startCreator } from './support/creator.ts';
+import { countIdle, LEAST_IDLE } from './support/idle.ts';
 import { startReplicas } from './support/webhooks.ts';
 
 const PORT = 9443;
@@ -22,8 +22,6 @@ const PER_SECOND = 200;
 const MOST_AT_ONCE = 50;
 /** What waits when the last one begins is no more than a hundredth of all. */
 const LEAST_PER_SECOND = 0.95 * PER_SECOND;
-/** Of the processors' time. With less the rate is the machine's, and with more what is tested is too slow for it. */
-const MOST_IDLE = 0.05;
 
 const tools = bedTools(console.log, false);
 
@@ -67,24 +65,7 @@ testUnless(tools.ok ? undefined : tools.reason)('both replicas are restarted and
   t.is(created, asked);
   t.true(asked > 100);
   t.true(
-    perSecond >= LEAST_PER_SECOND || idle < MOST_IDLE,
+    perSecond >= LEAST_PER_SECOND || idle < LEAST_IDLE,
     `${rate}, though ${100 * idle} % of the processors are idle`,
   );
 });
-
-/** Returns what reads the part of the processors' time, of the whole machine, that was idle since. */
-function countIdle(): () => number {
-  const read = () =>
-    cpus().reduce(
-      (sum, { times }) => ({
-        idle: sum.idle + times.idle,
-        all: sum.all + Object.values(times).reduce((one, other) => one + other, 0),
-      }),
-      { idle: 0, all: 0 },
-    );
-  const begun = read();
-  return () => {
-    const now = read();
-    return (now.idle - begun.idle) / Math.max(1, now.all - begun.all);
-  };
-}

@@ -6,6 +6,7 @@ import { startLoneApiServer } from './bed/api-server.ts';
 import { bedTools } from './bed/bed.ts';
 import { eventually } from './bed/eventually.ts';
 import { startCreator } from './support/creator.ts';
+import { countIdle, LEAST_IDLE } from './support/idle.ts';
 import { startReplicas } from './support/webhooks.ts';
 
 const REPLICA = { name: 'webhook', port: 9443, probe: 9543 };
@@ -26,9 +27,17 @@ testUnless(tools.ok ? undefined : tools.reason)('pods that are created 800 at a 
   await registerAt(REPLICA.port);
 
   // The administrator is exempt from API priority and fairness, so that all of them are served at once.
+  const idleShare = countIdle();
   const creation = startCreator(namespaces, server.kubeconfig, { mostAtOnce: AT_ONCE, most: PODS });
   const { asked, created, refusals, slowestMs } = await creation.created();
-  t.log(`${asked} creates, the slowest in ${Math.round(slowestMs)} ms`);
-  t.deepEqual(refusals, []);
-  t.is(created, PODS);
+  const idle = idleShare();
+  // On a machine without processors left a call may take the longest that a registration may give it.
+  const [late, lost] = [true, false].map((is) =>
+    refusals.filter(({ message }) => /deadline exceeded/.test(message) === is),
+  );
+  const took = `${asked} creates, the slowest in ${Math.round(slowestMs)} ms`;
+  t.log(`${took}, ${late?.length} late; ${Math.round(100 * idle)} % of the processors idle`);
+  t.deepEqual(lost, []);
+  t.is(created, PODS - (late?.length ?? 0));
+  t.true(late?.length === 0 || idle < LEAST_IDLE, took);
 });

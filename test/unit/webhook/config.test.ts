@@ -2,6 +2,7 @@ import test from 'ava';
 import { formatProblem } from '../../../src/common/problem.ts';
 import { DEFAULT_CONFIGURATION, parseConfiguration, rulesOf } from '../../../webhook/config.ts';
 import { createMetrics } from '../../../webhook/metrics.ts';
+import { PROBLEM_KINDS, REFUSED_FIELDS } from '../../../webhook/refused-field.ts';
 import { configured } from './reviews.ts';
 
 test('no settings are the defaults', (t) => {
@@ -87,7 +88,10 @@ test('the metrics page has every series from the start and counts observations',
   metrics.certificateLoaded(new Date('2027-01-01T00:00:00Z'));
   metrics.certificateRefused();
   const page = await metrics.render();
-  const lines = page.split('\n').filter((line) => line.startsWith('cotenant_') && !line.includes('_bucket'));
+  const all = page.split('\n').filter((line) => line.startsWith('cotenant_') && !line.includes('_bucket'));
+  const [refusals, lines] = [true, false].map((is) => all.filter((line) => line.includes('_refusals_total') === is));
+  t.is(refusals?.length, PROBLEM_KINDS.length * REFUSED_FIELDS.length);
+  t.true(refusals?.every((line) => line.endsWith(' 0')));
   t.deepEqual(lines, [
     'cotenant_webhook_reviews_total{route="mutate",outcome="allowed"} 0',
     'cotenant_webhook_reviews_total{route="mutate",outcome="patched"} 1',
