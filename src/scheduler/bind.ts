@@ -35,6 +35,7 @@ export type Binder = {
   bind(request: BindingRequest): Promise<BindResult>;
   /** The request that filter saw of a pod, so that bind need not read the pod. */
   cacheRequest(podUid: string, request: CachedRequest): void;
+  cachedRequest(podUid: string): CachedRequest | undefined;
   close(): void;
 };
 
@@ -137,6 +138,7 @@ export function createBinder(parts: BinderParts): Binder {
   return {
     bind: oneAtATime(bindOnce),
     cacheRequest: requests.put,
+    cachedRequest: requests.get,
     close() {
       clearInterval(timer);
       closing.abort();

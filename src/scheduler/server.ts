@@ -43,6 +43,11 @@ type ExtenderParts = {
 
 /** A list of 5,000 names is 150 kB; whole Nodes are ten times that and more, each. */
 const BODY_LIMITS = { largestBytes: 8 * MIB, freeBytes: MIB, sharedBytes: 64 * MIB };
+/**
+ * Nodes of an answer to filter, the best ones: kube-scheduler scores each of them by all its plugins, and the others would
+ * not be chosen. As many as it scores at least by itself (its minFeasibleNodesToFind).
+ */
+const MOST_FEASIBLE = 100;
 const VERBS: Readonly<Record<string, Verb>> = {
   '/filter': 'filter',
   '/prioritize': 'prioritize',
@@ -126,15 +131,15 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     const aspects = completed.value;
     const request = decider.read(annotation, aspects);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
-    if (annotation !== undefined)
-      binder.cacheRequest(podUid, { text: annotation, aspects, priority: preempting.priority });
+    // Another extender, a volume or a quota may have refused the best nodes since.
+    const most = binder.cachedRequest(podUid)?.hasOnlyBest ? Number.POSITIVE_INFINITY : MOST_FEASIBLE;
     const place = () => gangs.place({ podUid, request: request.value, aspects }, names);
     const decide = async (): Promise<Filtered> => {
       let held = place();
       if (held?.ok && !(await gangs.confirm(podUid))) held = place();
       if (held) return held.ok ? only(held.value) : noneOf(names, held.error);
       return nominations.without(preempting, () => {
-        const fitting = decider.filter(request.value, names);
+        const fitting = decider.filter(request.value, names, most);
         if (fitting.feasible.length > 0 && !roomMaker.holds(podUid)) return fitting;
         // kube-scheduler binds to the nominated node, and bind evicts there.
         const node = roomMaker.nominate(preempting, request.value, names);
@@ -142,6 +147,10 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
       });
     };
     const filtered = await decideInLag(decide, ({ feasible }) => feasible.length === 0);
+    if (annotation !== undefined) {
+      const hasOnlyBest = filtered.feasible.length === most;
+      binder.cacheRequest(podUid, { text: annotation, aspects, priority: preempting.priority, hasOnlyBest });
+    }
     const outcome = filtered.feasible.length > 0 ? 'ok' : 'refused';
     return { outcome, answer: filterResult(filtered, asked.value) };
   },

@@ -16,6 +16,7 @@ import { placement } from './placement/placement.ts';
 import { jsonOf, type Row, tableOf } from './row.ts';
 import { restart } from './scale/restart.ts';
 import { scale } from './scale/scale.ts';
+import { scheduler } from './scheduler/scheduler.ts';
 import { scrape } from './scrape/scrape.ts';
 import { storms } from './storm/storm.ts';
 import { webhook } from './webhook/webhook.ts';
@@ -28,6 +29,7 @@ const BENCHES: readonly Bench[] = [
   scrape,
   webhook,
   extender,
+  scheduler,
   scale,
   restart,
   burst,

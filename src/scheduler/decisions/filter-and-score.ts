@@ -32,7 +32,11 @@ export type Decider = {
   read(annotation: string | undefined, aspects?: PodAspects): Result<ParsedRequest>;
   /** Which GPUs of this node it would get. */
   on(request: ParsedRequest, node: string): PodPlacement;
-  filter(request: ParsedRequest, nodes: readonly string[]): Filtered;
+  /**
+   * All nodes that can take it, in the order of `nodes`, and why each of the others cannot. With `most`, where more can:
+   * the best, and no reasons.
+   */
+  filter(request: ParsedRequest, nodes: readonly string[], most?: number): Filtered;
   /** Scores in the order of `nodes`. */
   prioritize(
     request: ParsedRequest,
@@ -128,13 +132,17 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       return ok({ request, key: keyOf(request) });
     },
     on: ({ request }, node) => place(request, node),
-    filter(request, nodes) {
-      const feasible: string[] = [];
+    filter(request, nodes, most = Number.POSITIVE_INFINITY) {
+      const { decided, order } = decideAll(request, nodes);
+      const fitting: Fitting[] = [];
       const refused: RefusedNode[] = [];
-      for (const one of decideAll(request, nodes).decided) {
-        if ('rank' in one) feasible.push(one.node);
+      for (const one of decided) {
+        if ('rank' in one) fitting.push(one);
         else refused.push(one);
       }
+      if (fitting.length > most)
+        return { feasible: bestOf(fitting, order, most).map(({ node }) => node), failed: {}, unresolvable: {} };
+      const feasible = fitting.map(({ node }) => node);
       const reasonOf = (node: string): string => {
         const placed = place(request.request, node);
         return placed.ok ? '' : placed.reason();
@@ -169,6 +177,15 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       return cache.size;
     },
   };
+}
+
+/** The best of these, best first. `order`: all that fit anywhere. */
+function bestOf(fitting: readonly Fitting[], order: readonly Fitting[], most: number): readonly Fitting[] {
+  const isGiven = new Uint8Array(order.length);
+  for (const { rank } of fitting) isGiven[rank] = 1;
+  const best: Fitting[] = [];
+  for (const one of order) if (isGiven[one.rank] === 1 && best.push(one) === most) break;
+  return best;
 }
 
 /** Equal for requests that fit the same nodes equally well: a digest of what placePod reads of a request, without

@@ -3,8 +3,14 @@
 
 import type { PodAspects } from './filter-and-score.ts';
 
-/** `priority`: of the pod, by which it displaces others. */
-export type CachedRequest = { readonly text: string; readonly aspects: PodAspects; readonly priority: number };
+export type CachedRequest = {
+  readonly text: string;
+  readonly aspects: PodAspects;
+  /** Of the pod, by which it displaces others. */
+  readonly priority: number;
+  /** kube-scheduler got only the best of the nodes that fit. */
+  readonly hasOnlyBest?: boolean;
+};
 
 export type RequestCache = {
   put(podUid: string, request: CachedRequest): void;
@@ -16,8 +22,11 @@ export type RequestCache = {
 
 type Bounds = { readonly mostLength: number; readonly mostMs: number };
 
-/** A text has a few hundred characters, in the worst case some hundred thousand. */
-const BOUNDS: Bounds = { mostLength: 8 * 2 ** 20, mostMs: 300_000 };
+/**
+ * A text has a few hundred characters, in the worst case some hundred thousand. kube-scheduler tries each pod at least
+ * every 5 minutes and 30 seconds.
+ */
+const BOUNDS: Bounds = { mostLength: 8 * 2 ** 20, mostMs: 360_000 };
 
 export function createRequestCache(now: () => number, { mostLength, mostMs }: Bounds = BOUNDS): RequestCache {
   /** Oldest first. */

@@ -1,8 +1,6 @@
 // How long the extender takes for a pod, on clusters of several sizes that are mostly full: its decisions alone, and
 // the calls of kube-scheduler over loopback HTTP. Client, extender and the stub that takes bindings are in this one
 // process.
-import type { RequestListener } from 'node:http';
-import { text } from 'node:stream/consumers';
 import { REQUEST_ANNOTATION } from '../../../src/api/names.ts';
 import type { Placement } from '../../../src/api/request.ts';
 import { formatPodRequest } from '../../../src/api/request-annotation.ts';
@@ -15,6 +13,7 @@ import { createNominations } from '../../../src/scheduler/evictions/nominations.
 import { createPreemptionPlanner } from '../../../src/scheduler/evictions/preemption.ts';
 import type { Bench } from '../bench.ts';
 import type { Row } from '../row.ts';
+import { noDecisions } from '../scheduler/no-decisions.ts';
 import { median, quantile } from '../statistics.ts';
 import { callerOf, extenderOn, serve } from './server.ts';
 
@@ -135,19 +134,6 @@ function timeNominated({ allocations, names }: ReturnType<typeof clusterOf>, pri
   return times;
 }
 
-/** Answers as the protocol wants and decides nothing: what client, HTTP and JSON cost by themselves. */
-const noop: RequestListener = async (incoming, response) => {
-  const body = JSON.parse(await text(incoming)) as { NodeNames?: readonly string[] };
-  const answers: Readonly<Record<string, unknown>> = {
-    '/filter': { NodeNames: body.NodeNames, FailedNodes: {} },
-    '/prioritize': body.NodeNames?.map((Host) => ({ Host, Score: 1 })),
-    '/bind': {},
-  };
-  const said = JSON.stringify(answers[incoming.url ?? '']);
-  response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(said) });
-  response.end(said);
-};
-
 /** Milliseconds of each pod: filter, prioritize and bind, one after the other, on one connection. */
 async function timePods(port: number, names: readonly string[], runs: number, label: string): Promise<number[]> {
   const { call, close } = callerOf(port);
@@ -206,7 +192,7 @@ export const extender: Bench = {
       }
       const times = timeDecisions({ allocations, names }, 'binpack', runs);
       const own = await timePods(await serve(scope, await extenderOn(scope, allocations)), names, runs, 'http');
-      const floor = await timePods(await serve(scope, noop), names, runs, 'noop');
+      const floor = await timePods(await serve(scope, noDecisions), names, runs, 'noop');
       const what = 'an extender that decides nothing';
       const goal = count === 5000;
       rows.push(
@@ -239,7 +225,7 @@ export const extender: Bench = {
           ...(goal && { goal: { most: POD_MS, floor: true } }),
         },
         {
-          name: `extender.rate_ratio.${count}`,
+          name: `extender.http.nodes_${count}.rate_ratio`,
           value: total(floor) / total(own),
           unit: 'ratio',
           reference: { value: 1, what },

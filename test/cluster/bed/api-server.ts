@@ -17,6 +17,8 @@ export type LoneApiServer = {
   readonly api: Api;
   /** Where its loopback addresses are reached. */
   readonly namespaces: Namespaces;
+  /** Of the administrator, for programs in the namespaces. */
+  readonly kubeconfig: string;
   /** Of kubectl's proxy with the administrator's credentials. */
   readonly socket: string;
   /** Path of the administrator's kubeconfig, for programs in the namespaces. */

@@ -144,6 +144,29 @@ test('a pod is bound once, by its UID, and only where it fits', async (t) => {
   t.regex(String(await running.bind('one', 'c')), /the pod already has a grant/);
 });
 
+// The rule is kube-scheduler's own (pkg/scheduler/schedule_one.go, minFeasibleNodesToFind): it scores at least 100 nodes.
+test('of many nodes the 100 best are kept, and all when the pod is tried again', async (t) => {
+  const names = Array.from({ length: 130 }, (_, index) => `n${index}`);
+  const api = await startApi(t, { small: 200, ...Object.fromEntries(names.map((name) => [name, 1000])) });
+  // Binpack prefers its node.
+  const pod = api.addPod('fills', 500, { spec: { containers: [], nodeName: 'n129' } });
+  const gpu = { gpuUuid: uuid(130), memoryBytes: 500 * MIB, limitBytes: 500 * MIB, coresPercent: 0 };
+  const containers = [{ name: 'main', kind: 'app' as const, memoryIsolation: 'on' as const, gpus: [gpu] }];
+  if (pod.metadata) pod.metadata.annotations = { 'cotenant.io/grant': formatPodGrant({ epoch: 0, containers }) };
+  const running = await start(t, api);
+  const filter = async (name: string) => (await running.filter(name, 300, ['small', ...names])).body;
+  const best = await filter('other');
+  t.is((best.NodeNames as string[])[0], 'n129');
+  t.is((best.NodeNames as string[]).length, 100);
+  t.deepEqual([best.FailedNodes, best.FailedAndUnresolvableNodes], [{}, {}]);
+  const first = await filter('one');
+  t.deepEqual(first, best);
+  const again = await filter('one');
+  t.deepEqual(again.NodeNames, names);
+  t.deepEqual(Object.keys(again.FailedAndUnresolvableNodes as object), ['small']);
+  t.deepEqual(await filter('one'), first);
+});
+
 test('watches that are cut are renewed, and deleted pods release their memory', async (t) => {
   const api = await startApi(t, { a: 1000 });
   api.lead('pod-a_1', 0);

@@ -106,6 +106,38 @@ test('cached decisions equal those of a new decider, whatever happens in between
   );
 });
 
+test('where more nodes fit than are wanted, the best of those given are kept', (t) => {
+  const names = Array.from({ length: 12 }, (_, index) => `n${index}`);
+  const used = fc.array(fc.constantFrom(0, 100, 100, 500, 900), { minLength: names.length, maxLength: names.length });
+  const asked = fc.shuffledSubarray(names);
+  const placements = fc.constantFrom('binpack', 'spread');
+  let cut = 0;
+  fc.assert(
+    fc.property(used, asked, fc.integer({ min: 1, max: 6 }), placements, (mibs, nodes, most, placement) => {
+      const { allocations, decider } = clusterOf(Object.fromEntries(names.map((name) => [name, 1000])));
+      for (const [index, mib] of mibs.entries())
+        if (mib > 0) allocations.allocate(allocationOf(`p${index}`, names[index] ?? '', index, mib));
+      const request = parsedRequest(decider, 300, { placement });
+      const all = decider.filter(request, nodes);
+      const kept = decider.filter(request, nodes, most);
+      if (all.feasible.length <= most) {
+        t.deepEqual(kept, all);
+        return;
+      }
+      cut += 1;
+      // One after the other, the node that kube-scheduler would choose among the rest.
+      const best: string[] = [];
+      while (best.length < most) {
+        const rest = all.feasible.filter((name) => !best.includes(name));
+        best.push(decider.prioritize(request, rest).find(({ Score }) => Score === 10)?.Host ?? '');
+      }
+      t.deepEqual(kept, { feasible: best, failed: {}, unresolvable: {} });
+    }),
+    { numRuns: 200 },
+  );
+  t.true(cut > 20);
+});
+
 test('the best node after changes equals that of a decision about all nodes', (t) => {
   const names = Array.from({ length: 40 }, (_, index) => `n${index}`);
   const node = fc.constantFrom(...names);
