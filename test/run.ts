@@ -134,9 +134,10 @@ const LAYERS: Layer[] = [
   },
   {
     name: 'guest',
-    prepare: [make, [...make, 'tests'], ['node', 'test/guest/prepare.ts']],
+    // The emulated node joins a test cluster.
+    prepare: [make, [...make, 'tests'], ['node', 'test/cluster/prepare.ts'], ['node', 'test/guest/prepare.ts']],
     concurrency: 1,
-    budgetMinutes: 5,
+    budgetMinutes: 15,
   },
 ];
 

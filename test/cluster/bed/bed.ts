@@ -8,7 +8,7 @@ import { type Api, bedApi } from './api.ts';
 import { bedCgroup, clearAbandoned, clearCgroups, isAlone, makeCgroups, systemGroup } from './cgroups.ts';
 import { controlPlane } from './control-plane.ts';
 import { eventually } from './eventually.ts';
-import { type ImageSettings, type Layer, layOut, tarOf } from './images.ts';
+import { type ImageSettings, importerInto, type Layer } from './images.ts';
 import { kubernetesHome, kubernetesPrograms } from './kubernetes.ts';
 import { busyboxLayer, pauseLayer } from './layers.ts';
 import { type Namespaces, onPath, openNamespaces, type Ran } from './namespaces.ts';
@@ -99,11 +99,12 @@ export type Bed = Parts & {
   close(): Promise<void>;
 };
 
-/** `apiserver`: flags besides the usual ones. */
+/** `apiserver`: flags besides the usual ones; `nodes`: names of nodes that join later and get a kubeconfig. */
 export async function startBed(
   tools: Extract<BedTools, { ok: true }>,
   say: (line: string) => void,
   apiserver: readonly string[] = [],
+  nodes: readonly string[] = [],
 ): Promise<Bed> {
   await clearAbandoned();
   const folder = mkdtempSync(join(tmpdir(), 'cotenant-bed-'));
@@ -121,7 +122,7 @@ export async function startBed(
   }
   const namespaces = await openNamespaces(folder, systemGroup(cgroup));
   ending.defer(() => namespaces.close());
-  const plane = controlPlane(folder, NODE_NAME, { bin: tools.bin, packages: tools.packages, apiserver });
+  const plane = controlPlane(folder, NODE_NAME, { bin: tools.bin, packages: tools.packages, apiserver, nodes });
   const node = bedNode(folder, tools.bin, tools.packages, plane.kubeletKubeconfig, cgroup);
   const path = { PATH: `${join(tools.packages, 'usr/bin')}:${join(tools.packages, 'usr/sbin')}:${process.env.PATH}` };
   const admin = ['--kubeconfig', plane.kubeconfig];
@@ -130,14 +131,7 @@ export async function startBed(
   const kubectl = (...args: readonly string[]): Ran => kubectlWith('', ...args);
   const ctr = (...args: readonly string[]): Ran =>
     namespaces.run([join(tools.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', ...args], { env: path });
-  const addImage: Bed['addImage'] = (name, layers, settings) => {
-    const image = mkdtempSync(join(folder, 'image-'));
-    layOut(image, name, layers, settings);
-    const argv = [join(tools.packages, 'usr/bin/ctr'), '-a', node.socket, '-n', 'k8s.io', 'images', 'import'];
-    const { code, err } = namespaces.run(['sh', '-c', `${tarOf(image)} | ${argv.join(' ')} --local -`], { env: path });
-    rmSync(image, { recursive: true });
-    if (code !== 0) throw new Error(`${name} could not be imported: ${err.trim()}`);
-  };
+  const addImage = importerInto(namespaces, folder, tools.packages, node.socket);
   const parts = bedParts(folder, namespaces, kubectl, node.socket);
 
   namespaces.script(node.prepare);

@@ -36,19 +36,29 @@ const AUDIT_POLICY = {
   rules: [{ level: 'Metadata', userGroups: [`system:serviceaccounts:${AUDITED_NAMESPACE}`] }, { level: 'None' }],
 };
 
-/** Programs and the flags of the API server besides the usual ones. */
-export type PlaneParts = { readonly bin: string; readonly packages: string; readonly apiserver: readonly string[] };
+/** Programs, the flags of the API server besides the usual ones, and names of nodes besides the first. */
+export type PlaneParts = {
+  readonly bin: string;
+  readonly packages: string;
+  readonly apiserver: readonly string[];
+  readonly nodes?: readonly string[];
+};
+
+/** Kubeconfig of another node's kubelet, in the cluster's folder. */
+export const kubeletKubeconfigOf = (nodeName: string): string => `kubelet-${nodeName}.kubeconfig`;
 
 export function controlPlane(folder: string, nodeName: string, parts: PlaneParts): ControlPlane {
-  const { bin, packages } = parts;
+  const { bin, packages, nodes = [] } = parts;
   const at = (...parts: string[]) => join(folder, ...parts);
   mkdirSync(at('certificates'), { recursive: true });
   execFileSync('openssl', ['genrsa', '-out', at('sa.key'), '2048'], { stdio: 'ignore' });
   execFileSync('openssl', ['rsa', '-in', at('sa.key'), '-pubout', '-out', at('sa.pub')], { stdio: 'ignore' });
   // The kubelet has the identity of a node, as on any cluster: the node authorizer and NodeRestriction apply.
+  const nodeUser = (name: string, file: string) => ({ name: `system:node:${name}`, group: 'system:nodes', file });
   const users = [
     { name: 'admin', group: 'system:masters', file: 'kubeconfig' },
-    { name: `system:node:${nodeName}`, group: 'system:nodes', file: 'kubelet.kubeconfig' },
+    nodeUser(nodeName, 'kubelet.kubeconfig'),
+    ...nodes.map((name) => nodeUser(name, kubeletKubeconfigOf(name))),
   ].map((user) => ({ ...user, token: randomBytes(16).toString('hex') }));
   const lines = users.map(({ name, group, token }) => `${token},${name},${name},"${group}"\n`);
   writeFileSync(at('tokens.csv'), lines.join(''), { mode: 0o600 });

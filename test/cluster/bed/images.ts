@@ -15,6 +15,7 @@ import {
 } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { cacheFolder } from '../../support/toolchains/venv.ts';
+import type { Namespaces } from './namespaces.ts';
 
 /** An uncompressed tar, and its SHA-256, which is its digest in every image. */
 export type Layer = { readonly path: string; readonly hex: string; readonly size: number };
@@ -115,3 +116,21 @@ export function layOut(folder: string, name: string, layers: readonly Layer[], s
 /** Shell command that writes the image layout to standard output as a tar, for an importer. */
 export const tarOf = (folder: string): string =>
   ['tar', ...TAR, '--dereference', '-C', folder, '-cf', '-', '.'].join(' ');
+
+/** Imports images into the containerd that listens on `socket`, for the kubelet. `folder`: for files meanwhile. */
+export function importerInto(
+  namespaces: Namespaces,
+  folder: string,
+  packages: string,
+  socket: string,
+): (name: string, layers: readonly Layer[], settings: ImageSettings) => void {
+  const env = { PATH: `${join(packages, 'usr/bin')}:${join(packages, 'usr/sbin')}:${process.env.PATH}` };
+  const argv = [join(packages, 'usr/bin/ctr'), '-a', socket, '-n', 'k8s.io', 'images', 'import'];
+  return (name, layers, settings) => {
+    const image = mkdtempSync(join(folder, 'image-'));
+    layOut(image, name, layers, settings);
+    const { code, err } = namespaces.run(['sh', '-c', `${tarOf(image)} | ${argv.join(' ')} --local -`], { env });
+    rmSync(image, { recursive: true });
+    if (code !== 0) throw new Error(`${name} could not be imported: ${err.trim()}`);
+  };
+}

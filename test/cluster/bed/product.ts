@@ -1,16 +1,14 @@
 // Installs Cotenant on a test cluster: images of this checkout, simulated GPUs, and the chart by a real helm.
-import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, existsSync, mkdirSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { stringify } from 'yaml';
-import { firstSample } from '../../support/product/sample.ts';
 import { pythonClients } from '../../support/toolchains/python.ts';
 import type { Bed } from './bed.ts';
 import { AUDITED_NAMESPACE } from './control-plane.ts';
 import { eventually } from './eventually.ts';
-import { cdiSpec, STAND_INS } from './gpus.ts';
+import { completeFolder } from './gpu-folder.ts';
 import {
   FOREIGN_LOADER,
   foreignLoaderLayer,
@@ -88,23 +86,8 @@ export async function addSimulatedNode(bed: Bed, gpus: readonly string[], driver
     ...flags,
   ]);
   await eventually(() => existsSync(join(folder, 'node.sock')) || undefined, 'the simulated node listens');
-  // Links to this checkout would be broken in a container.
-  for (const name of readdirSync(join(folder, 'lib'))) {
-    const path = join(folder, 'lib', name);
-    const library = realpathSync(path);
-    rmSync(path);
-    copyFileSync(library, path);
-  }
-  const sampler = join(ROOT, 'native/build/cotenant-sampler');
-  const library = join(folder, 'lib/libnvidia-ml.so.1');
-  const sample = firstSample(execFileSync(sampler, ['--library', library], { input: '', encoding: 'utf8' }));
-  const uuids = sample.gpus.map(({ uuid }) => uuid);
-  mkdirSync(join(folder, 'gpus'));
-  for (const uuid of uuids) writeFileSync(join(folder, 'gpus', uuid), '');
-  mkdirSync(join(folder, 'driver'));
-  for (const name of STAND_INS) writeFileSync(join(folder, 'driver', name), '');
-  const specification = join(hostFolder(bed.folder, '/etc/cdi'), 'simulated.json');
-  writeFileSync(specification, JSON.stringify(cdiSpec(folder, uuids)));
+  const { uuids, specification } = completeFolder(folder, join(ROOT, 'native/build'));
+  writeFileSync(join(hostFolder(bed.folder, '/etc/cdi'), 'simulated.json'), JSON.stringify(specification));
   bed.apply({ apiVersion: 'node.k8s.io/v1', kind: 'RuntimeClass', metadata: { name: 'nvidia' }, handler: 'simulated' });
   bed.kubectl('label', 'node', NODE_NAME, 'nvidia.com/gpu.present=true');
   return uuids;

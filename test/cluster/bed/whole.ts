@@ -3,7 +3,7 @@
 
 import { type Helm, lookForHelm, readyHelm } from '../../support/services/helm.ts';
 import { type Bed, type BedTools, bedTools, startBed } from './bed.ts';
-import { eventually } from './eventually.ts';
+import { eventually, WAIT_MS } from './eventually.ts';
 import { INSIDE } from './gpus.ts';
 import { NODE_NAME } from './node.ts';
 import {
@@ -83,12 +83,16 @@ export async function startWhole(
 
 type Node = { status?: { allocatable?: Readonly<Record<string, string>> } };
 
-/** Waits until the node has published its resources. */
-export async function untilOffered(bed: Bed): Promise<void> {
+/** Waits until the node has published its resources; resolves to all that it offers. */
+export async function untilOffered(
+  bed: Bed,
+  node = NODE_NAME,
+  ms = WAIT_MS,
+): Promise<Readonly<Record<string, string>>> {
   const offered = async () => {
-    const { allocatable = {} } = (await bed.api.get<Node>(`/api/v1/nodes/${NODE_NAME}`))?.status ?? {};
+    const { allocatable = {} } = (await bed.api.get<Node>(`/api/v1/nodes/${node}`))?.status ?? {};
     const names = ['cotenant.io/gpu', 'cotenant.io/gpu-memory', 'cotenant.io/gpu-cores'];
-    return names.every((name) => Number(allocatable[name] ?? 0) > 0) || undefined;
+    return names.every((name) => Number(allocatable[name] ?? 0) > 0) && allocatable;
   };
-  await eventually(offered, 'the node offers slots, memory and compute');
+  return await eventually(offered, 'the node offers slots, memory and compute', ms);
 }

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Answer, User } from '../bed/api.ts';
 import { type Bed, BUSYBOX_IMAGE } from '../bed/bed.ts';
-import { eventually } from '../bed/eventually.ts';
+import { eventually, WAIT_MS } from '../bed/eventually.ts';
 import { NODE_NAME } from '../bed/node.ts';
 import { BYPASSING, CLIENT_IMAGE, NAMESPACE } from '../bed/product.ts';
 
@@ -48,6 +48,7 @@ export type Pod = {
     readonly reason?: string;
     readonly message?: string;
     readonly startTime?: string;
+    readonly qosClass?: string;
     readonly podIP?: string;
     readonly conditions?: readonly {
       readonly type: string;
@@ -170,13 +171,14 @@ export async function untilPod(
   what: string,
   good: (pod: Pod) => boolean,
   { namespace = 'default' }: Waiting = {},
+  ms = WAIT_MS,
 ): Promise<Pod> {
   let last: Pod | undefined;
   const look = async () => {
     last = await getPod(bed, name, namespace);
     return last !== undefined && good(last) ? last : undefined;
   };
-  return await eventually(look, `pod ${namespace}/${name} ${what}`).catch(async (error: unknown) => {
+  return await eventually(look, `pod ${namespace}/${name} ${what}`, ms).catch(async (error: unknown) => {
     const events = (await eventsOf(bed, name, namespace)).map(({ reason, message }) => `${reason}: ${message}`);
     throw new Error([(error as Error).message, JSON.stringify(last?.status), ...events].join('\n'));
   });
@@ -251,9 +253,16 @@ export type Attached = {
 
 /**
  * Attaches to a running client. Answers are read from the container's log: what it prints before the runtime has attached
- * its output, which may be after its input, is in no stream.
+ * its output, which may be after its input, is in no stream. `output`: all lines of that log so far.
  */
-export function attach(bed: Bed, name: string, namespace = 'default', container = 'main'): Attached {
+export function attach(
+  bed: Bed,
+  name: string,
+  namespace = 'default',
+  container = 'main',
+  output: (pod: Pod, container: string) => readonly string[] | Promise<readonly string[]> = (pod) =>
+    outputOf(bed, pod, container),
+): Attached {
   const pod = bed.get<Pod>('pod', name, namespace);
   if (!pod) throw new Error(`there is no pod ${namespace}/${name}`);
   const child = bed.talk('attach', '--quiet', '-i', '-n', namespace, name, '-c', container);
@@ -261,12 +270,13 @@ export function attach(bed: Bed, name: string, namespace = 'default', container 
   /** Commands of its arguments, each with a line of output. */
   const first = pod.spec.containers?.find((one) => one.name === container)?.args?.length ?? 0;
   const ask = async (command: string): Promise<readonly number[]> => {
-    const has = () => outputOf(bed, pod, container).length >= first || undefined;
-    await eventually(has, `${namespace}/${name} has carried out its arguments`);
-    const before = outputOf(bed, pod, container).length;
+    const before = await eventually(async () => {
+      const { length } = await output(pod, container);
+      return length >= first && { length };
+    }, `${namespace}/${name} has carried out its arguments`);
     child.stdin.write(`${command}\n`);
-    const answered = () => {
-      const answer = outputOf(bed, pod, container)[before];
+    const answered = async () => {
+      const answer = (await output(pod, container))[before.length];
       return answer ?? (child.exitCode === null && child.signalCode === null ? undefined : ENDED);
     };
     const answer = await eventually(answered, `${namespace}/${name} answers: ${command}`);
