@@ -17,12 +17,10 @@ export type LoneApiServer = {
   readonly api: Api;
   /** Where its loopback addresses are reached. */
   readonly namespaces: Namespaces;
-  /** Of the administrator, for programs in the namespaces. */
+  /** Path of the administrator's kubeconfig, for programs in the namespaces. */
   readonly kubeconfig: string;
   /** Of kubectl's proxy with the administrator's credentials. */
   readonly socket: string;
-  /** Path of the administrator's kubeconfig, for programs in the namespaces. */
-  readonly kubeconfig: string;
 };
 
 /** Runs until the test ends. `apiserver`: its flags besides the usual ones. */
