@@ -9,6 +9,7 @@ import { type ConvertedPod, convertDocument } from '../../../src/cli/commands/pl
 import type { JsonObject } from '../../../src/common/json.ts';
 import { parseConfiguration, type WebhookConfiguration } from '../../../webhook/config.ts';
 import { blocks, ROOT, readPage, rowsWith } from '../../support/docs.ts';
+import { configured } from '../webhook/reviews.ts';
 
 const PAGES = readdirSync(join(ROOT, 'docs/migrate')).filter((name) => name !== 'README.md');
 
@@ -97,4 +98,18 @@ for (const name of PAGES) {
 test('there is a page for each dialect, and hundreds of shapes are held to them', (t) => {
   t.deepEqual(PAGES.map((name) => name.replace('.md', '')).toSorted(), [...FOREIGN_DIALECT_NAMES].toSorted());
   t.true(shapes >= 600, String(shapes));
+});
+
+test('systems without a dialect: pods are left alone, and shares are written instead', (t) => {
+  const all = configured({ rules: { dialects: FOREIGN_DIALECT_NAMES } });
+  const rows = rowsWith(readPage('docs/migrate/README.md'), 'asks for', 'write instead');
+  t.is(rows.length, 5);
+  for (const { 'asks for': theirs = '', 'write instead': ours = '' } of rows) {
+    const outcomes = (cell: string) =>
+      Object.values(shapesOf(writtenIn(cell))).flatMap((object) =>
+        convertDocument(object, all).pods.map(({ outcome, problems }) => [outcome, ...problems].join()),
+      );
+    t.deepEqual(new Set(outcomes(theirs)), new Set(['untouched']), theirs);
+    t.deepEqual(new Set(outcomes(ours)), new Set(['share']), ours);
+  }
 });
