@@ -39,8 +39,11 @@ function diffObjects(original: JsonObject, wanted: JsonObject, path: string, ope
     if (!Object.hasOwn(wanted, key)) operations.push({ op: 'remove', path: `${path}/${escapeStep(key)}` });
   }
   for (const key of Object.keys(wanted)) {
+    const isThere = Object.hasOwn(original, key);
+    // Most are the same object, and need no path.
+    if (isThere && original[key] === wanted[key]) continue;
     const at = `${path}/${escapeStep(key)}`;
-    if (Object.hasOwn(original, key)) diffValues(original[key], wanted[key], at, operations);
+    if (isThere) diffValues(original[key], wanted[key], at, operations);
     else operations.push({ op: 'add', path: at, value: wanted[key] });
   }
 }

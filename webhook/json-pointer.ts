@@ -7,11 +7,14 @@ export function escapeStep(step: string): string {
 }
 
 function unescapeStep(step: string): string {
-  return step.includes('~') ? step.replaceAll('~1', '/').replaceAll('~0', '~') : step;
+  return step.replaceAll('~1', '/').replaceAll('~0', '~');
 }
 
 /** Empty: the whole document. */
-export const pointerSteps = (pointer: string): string[] => pointer.split('/').slice(1).map(unescapeStep);
+export function pointerSteps(pointer: string): string[] {
+  const steps = pointer.split('/').slice(1);
+  return pointer.includes('~') ? steps.map(unescapeStep) : steps;
+}
 
 /** The field path of a pointer, as Kubernetes writes it: `spec.containers[0].env`. */
 export function fieldPath(pointer: string): string {

@@ -124,6 +124,7 @@ export function mutatePod(
  * stays. */
 function recordOf(request: PodRequest, annotations: JsonObject): string {
   const present = field(annotations, REQUEST_ANNOTATION);
+  if (present === undefined) return formatPodRequest(request);
   const withoutOrder = { ...request, containers: request.containers.map(({ initIndex: _, ...rest }) => rest) };
   const earlierForm = formatPodRequest(withoutOrder);
   return present === earlierForm ? earlierForm : formatPodRequest(request);

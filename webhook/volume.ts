@@ -157,7 +157,7 @@ function covers(path: string, value: string | undefined): Problem {
 
 /** `..` is always refused: runtimes resolve it after links, so `/var/run/../etc` is `/etc` and not `/var/etc`. */
 function isReserved(path: string | undefined): boolean {
-  if (path?.split('/').includes('..')) return true;
+  if (path?.includes('..') && path.split('/').includes('..')) return true;
   const at = absolute(path);
   return isWithin(at, PRELOAD) || isWithin(at, HOME);
 }

@@ -38,13 +38,12 @@ export function parseQuantity(value: unknown): Result<Quantity> {
   const exponent = exponentText === undefined ? (DECIMAL.get(suffix) ?? 0) : Number(exponentText);
   if (Math.abs(exponent) > LARGEST_EXPONENT) return err('is out of range');
   const binaryPower = BINARY.indexOf(suffix) + 1;
-  const digits = BigInt(whole + fraction) * (sign === '-' ? -1n : 1n) * 1024n ** BigInt(binaryPower);
+  const size = BigInt(whole + fraction) << (10n * BigInt(binaryPower));
+  const digits = sign === '-' ? -size : size;
   const shift = exponent - fraction.length;
-  const quantity =
-    shift >= 0
-      ? { numerator: digits * 10n ** BigInt(shift), denominator: 1n }
-      : { numerator: digits, denominator: 10n ** BigInt(-shift) };
-  return ok(quantity);
+  if (shift === 0) return ok({ numerator: digits, denominator: 1n });
+  const power = 10n ** BigInt(Math.abs(shift));
+  return ok(shift > 0 ? { numerator: digits * power, denominator: 1n } : { numerator: digits, denominator: power });
 }
 
 /** The quantity in `unit`, or undefined where that is not a whole number. */
@@ -157,8 +156,9 @@ export function binaryText(text: string): string {
 /** True where both are quantities of the same value. */
 export function sameQuantity(one: unknown, other: unknown): boolean {
   const a = parseQuantity(one);
+  if (!a.ok || one === other) return a.ok;
   const b = parseQuantity(other);
-  if (!a.ok || !b.ok) return false;
+  if (!b.ok) return false;
   return a.value.numerator * b.value.denominator === b.value.numerator * a.value.denominator;
 }
 
