@@ -39,7 +39,7 @@ import {
 } from '../cluster/support/pods.ts';
 import { podOfRelease } from '../cluster/support/release.ts';
 import { readyHelm } from '../support/services/helm.ts';
-import { diskReason } from './node/disk.ts';
+import { nodeReason } from './node/disk.ts';
 import { GUEST_WAIT_MS, type GuestNode, startGuestNode } from './node/guest-node.ts';
 import { GUEST_NODE } from './node/network.ts';
 import { guestTools } from './tools.ts';
@@ -48,7 +48,7 @@ const LIMIT_MS = 900_000;
 const MEMORY = 'cotenant.io/memory';
 const tools = guestTools(console.log, false);
 const whole = wholeTools(console.log);
-const reason = !tools.ok ? tools.reason : !whole.ok ? whole.reason : diskReason();
+const reason = !tools.ok ? tools.reason : !whole.ok ? whole.reason : nodeReason();
 
 type Cluster = { readonly bed: Bed; readonly node: GuestNode };
 let cluster: Cluster | undefined;

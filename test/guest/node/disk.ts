@@ -4,6 +4,7 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { chmodSync, cpSync, mkdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { stringify } from 'yaml';
+import { onPath } from '../../cluster/bed/namespaces.ts';
 import { PAUSE_IMAGE } from '../../cluster/bed/node.ts';
 import { interposerFiles } from '../../support/native/node.ts';
 import { createArchive } from '../initramfs.ts';
@@ -206,6 +207,8 @@ const KUBELET = {
   resolvConf: '',
 };
 
-/** Why no disk can be made here. */
-export const diskReason = (): string | undefined =>
-  spawnSync('mke2fs', ['-V']).status === 0 ? undefined : 'the disk of an emulated node needs mke2fs';
+/** Why there can be no such node here; undefined if there can. */
+export function nodeReason(): string | undefined {
+  const missing = ['mke2fs', 'curl', ...PROGRAMS].filter((name) => onPath(name) === undefined);
+  return missing.length === 0 ? undefined : `an emulated node needs ${missing.join(', ')}`;
+}
