@@ -5,6 +5,12 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { allOf, type Part } from './support/parts.ts';
 
+const CHURN = [
+  'test/integration/scale/churn.test.ts',
+  'test/integration/scale/webhook-churn.test.ts',
+  'test/integration/agent/kubelet/churn.test.ts',
+];
+
 const PARTS: readonly Part[] = [
   {
     name: 'layers',
@@ -47,6 +53,11 @@ const PARTS: readonly Part[] = [
     name: 'attack',
     words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },
+  },
+  {
+    name: 'churn',
+    words: ['integration', ...CHURN],
+    environment: { COTENANT_CHURN_HOURS: '24' },
   },
   {
     name: 'soak',

@@ -3,21 +3,23 @@
 import test from 'ava';
 import { createLogger } from '../../../src/common/logger.ts';
 import { startScheduler } from '../../../src/scheduler/start.ts';
-import { grown, LEAKED, openSockets, takeCensus } from '../../support/machine/object-census.ts';
+import { grown, inSimulatedHours, LEAKED, openSockets, takeCensus } from '../../support/machine/object-census.ts';
 import { eventually } from '../../support/native/node.ts';
 import { seriesOf } from '../../support/product/agent.ts';
 import { startStandIn } from '../../support/services/stand-in.ts';
 import { recordOf } from '../../unit/scheduler/cluster.ts';
 
-/** In each of two cycles: more than are kept of the newest by the extender and the stand-in. */
+/** Before what is counted: more than are kept of the newest by the extender and the stand-in. */
 const CHANGES = 10_000;
+/** Each second a pod starts, changes and ends. */
+const COUNTED_CHANGES = inSimulatedHours(3 * 3600, CHANGES);
 /** Of these each one more is a pod that is placed, bound and deleted. */
 const EVERY = 20;
 /** Less than one object kept of each binding; some hundred come and go by themselves, and some MiB of the heap. */
 const MOST_GROWN = { objects: (CHANGES / EVERY) * 0.8, mib: 3 };
 
-test('20,000 changes of pods leave no object, timer or socket behind', async (t) => {
-  t.timeout(600_000);
+test('changes of pods leave no object, timer or socket behind', async (t) => {
+  t.timeout(600_000 + 20 * COUNTED_CHANGES);
   const cluster = await startStandIn(t, { nodes: 10, pods: 200, shares: 200, podBytes: 800 });
   const running = await startScheduler({
     ...{ config: cluster.config, host: '127.0.0.1', port: 0, healthPort: 0 },
@@ -54,8 +56,8 @@ test('20,000 changes of pods leave no object, timer or socket behind', async (t)
     cluster.cutWatches();
     await eventually(() => watches() > before || undefined, 'pods are watched again', 30_000);
   };
-  const cycle = async () => {
-    for (let change = 0; change < CHANGES; change += 1) {
+  const cycle = async (changes: number) => {
+    for (let change = 0; change < changes; change += 1) {
       cluster.churn();
       if (change % EVERY === 0) await bindAndDelete();
       if (change % 4000 === 0) await cut();
@@ -75,12 +77,12 @@ test('20,000 changes of pods leave no object, timer or socket behind', async (t)
     return takeCensus();
   };
   // Once before, for what is kept of the newest whatever comes.
-  await cycle();
+  await cycle(CHANGES);
   const before = await settled();
-  await cycle();
+  await cycle(COUNTED_CHANGES);
   // Connections that rest are closed after seconds.
   await eventually(() => openSockets() < before.sockets + LEAKED || undefined, 'connections end', 30_000);
   const after = await settled();
-  t.log(before, after);
+  t.log(`${COUNTED_CHANGES} changes`, before, after);
   t.deepEqual(grown(before, after, MOST_GROWN), []);
 });

@@ -56,3 +56,9 @@ export function grown(
     now - then < bound ? [] : [`${now} ${what}, before ${then}`],
   );
 }
+
+/** How many of what comes so often in an hour: for the simulated hours in COTENANT_CHURN_HOURS; by default `few`. */
+export function inSimulatedHours(perHour: number, few: number): number {
+  const hours = process.env.COTENANT_CHURN_HOURS;
+  return hours === undefined ? few : perHour * Number(hours);
+}

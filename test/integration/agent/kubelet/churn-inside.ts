@@ -1,18 +1,19 @@
-// What churn.test.ts looks at, done in a mount namespace of its own: churn-inside.ts FOLDER PODS. Pods come with their
-// volume, run for some samples and end, PODS of them in each of two cycles. Prints what the agent's node half has more of
-// after the second one than after the first.
+// What churn.test.ts looks at, done in a mount namespace of its own: churn-inside.ts churn FOLDER FIRST COUNTED. Pods come
+// with their volume, run for some samples and end: FIRST of them, then COUNTED. Prints what the agent's node half has more of
+// at the end than after the first.
 import { readFileSync } from 'node:fs';
 import type { SampledProcess } from '../../../../src/agent/sampling/sample.ts';
 import { grown, takeCensus } from '../../../support/machine/object-census.ts';
 import { containerIdOf, processOf, publish, sampleOf, start, targetOf, uidOf } from './pods-node.ts';
 
-const pods = Number(process.argv[3]);
+const [first = 0, counted = 0] = process.argv.slice(4).map(Number);
 /** Less than one object kept of each pod, or one mapping of each. */
-const most = { objects: pods * 0.8, mib: 3 };
+const most = { objects: first * 0.8, mib: 3 };
 /** Pods that are there at a time. */
 const AT_ONCE = 3;
 const WITHIN_MIB = 100;
 const OVER_MIB = 400;
+const DAY_S = 24 * 3600;
 
 const started = start();
 const { node } = started;
@@ -21,11 +22,12 @@ let refused = 0;
 let round = 0;
 const running: number[] = [];
 let seconds = 0;
+let aheadMs = 0;
 
 /** A second after the last one. */
 function sample(...processes: readonly SampledProcess[]): void {
   seconds += 1;
-  node.onSample({ ...sampleOf(...processes), round: seconds, bootNs: seconds * 1e9 });
+  node.onSample({ ...sampleOf(...processes), round: seconds, atMs: Date.now() + aheadMs, bootNs: seconds * 1e9 });
 }
 
 function end(pod: number): void {
@@ -33,7 +35,7 @@ function end(pod: number): void {
   node.containers.remove(containerIdOf(pod, 'a'));
 }
 
-function cycle(): void {
+function cycle(pods: number): void {
   for (let count = 0; count < pods; count += 1) {
     round += 1;
     const given = publish(started, round, { a: 300 });
@@ -52,10 +54,12 @@ function cycle(): void {
   }
   for (const pod of running.splice(0)) end(pod);
   sample();
-  // Counters of what has ended stay for a while.
-  seconds += 24 * 3600;
+  // Counters of what has ended stay for a while, and the history of ten minutes.
+  seconds += DAY_S;
+  aheadMs = DAY_S * 1000;
   sample();
   sample();
+  aheadMs = 0;
 }
 
 async function look() {
@@ -67,9 +71,9 @@ async function look() {
 
 sample();
 // Once before, for what is kept of the newest whatever comes.
-cycle();
+cycle(first);
 const before = await look();
-cycle();
+cycle(counted);
 const after = await look();
 await node.close();
 console.log(

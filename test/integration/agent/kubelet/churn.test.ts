@@ -3,20 +3,24 @@
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { namespacesReason, testUnless } from '../../../support/gate.ts';
+import { inSimulatedHours } from '../../../support/machine/object-census.ts';
 import { temporaryFolder } from '../../../support/native/node.ts';
 
-/** In each of two cycles: more than the agent keeps of the newest actions. */
-const PODS = Number(process.env.COTENANT_PODS ?? 250);
+/** Before what is counted: more than the agent keeps of the newest actions. */
+const PODS = 250;
+/** One starts each ten seconds. */
+const COUNTED_PODS = inSimulatedHours(360, PODS);
 
-testUnless(namespacesReason())('500 pods leave no object, mapping or descriptor of the agent behind', (t) => {
-  t.timeout(600_000);
-  const program = [process.execPath, join(import.meta.dirname, 'churn-inside.ts'), temporaryFolder(t), String(PODS)];
-  const { status, stdout, stderr } = spawnSync('unshare', ['-m', '--propagation', 'private', ...program], {
+testUnless(namespacesReason())('pods leave no object, mapping or descriptor of the agent behind', (t) => {
+  t.timeout(600_000 + 100 * COUNTED_PODS);
+  const counts = [PODS, COUNTED_PODS].map(String);
+  const program = [process.execPath, join(import.meta.dirname, 'churn-inside.ts'), 'churn', temporaryFolder(t)];
+  const { status, stdout, stderr } = spawnSync('unshare', ['-m', '--propagation', 'private', ...program, ...counts], {
     encoding: 'utf8',
   });
   t.is(status, 0, stderr);
   t.log(stdout);
   const { grown, mappings, left, actions, refused } = JSON.parse(stdout) as Record<string, unknown>;
   t.deepEqual({ grown, mappings, left, refused }, { grown: [], mappings: 0, left: 0, refused: 0 });
-  t.true((actions as number) > PODS / 7, 'some were acted on');
+  t.true((actions as number) > COUNTED_PODS / 7, 'some were acted on');
 });
