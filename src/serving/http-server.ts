@@ -69,6 +69,8 @@ export type HttpServer = {
 };
 
 const COUNT_EVERY_MS = 50;
+/** Connections that wait to be accepted by default (net.Server.listen in Node's documentation). */
+const NODE_BACKLOG = 511;
 
 /** Listens once it resolves. Rejects where no certificate can be had, or the address is taken. */
 export async function startHttpServer(handler: RequestListener, options: ServerOptions): Promise<HttpServer> {
@@ -107,8 +109,8 @@ export async function startHttpServer(handler: RequestListener, options: ServerO
     tls.onLoaded?.(source.certificate);
   } else server = process.getBuiltinModule('node:http').createServer(times, handler);
   server.maxConnections = connections;
-  // By default a burst of more than 511 (Node) would find the kernel's queue full, and try again after 1 s, then 3 s.
-  const backlog = connections;
+  // More would find the kernel's queue full: over TCP they try again after 1 s, then 3 s, over a socket they are refused.
+  const backlog = Math.max(NODE_BACKLOG, connections);
   if ('socket' in listen) {
     rmSync(listen.socket, { force: true });
     server.listen({ path: listen.socket, backlog });
