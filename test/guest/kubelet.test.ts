@@ -252,10 +252,10 @@ inGuest('a container opens no GPU that it was not granted', async (t, whole) => 
   const numbers = ['195 0', '195 255'];
   const script = numbers.map((one, at) => `mknod /tmp/gpu${at} c ${one} && cat /tmp/gpu${at}`).join('; ');
   // Without rules these have no driver here, which is another answer.
-  const outside = node.run(['sh', '-c', `${script.replaceAll('/tmp/', '/root/')}; true`]).err;
+  const outside = node.run(['sh', '-c', `${script.replaceAll('/tmp/', '/var/')}; true`]).err;
   t.deepEqual(
     outside.trim().split('\n'),
-    numbers.map((_, at) => `cat: can't open '/root/gpu${at}': No such device or address`),
+    numbers.map((_, at) => `cat: can't open '/var/gpu${at}': No such device or address`),
   );
   const share = { resources: { limits: ONE_SHARE.own(256) } };
   const list = `ls ${INSIDE}/gpus`;

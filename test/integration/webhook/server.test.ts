@@ -1,14 +1,10 @@
 // The real HTTPS server with real TLS clients: what an API server relies on beyond the answers themselves.
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
-import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
 import { selfSigned } from '../../../src/serving/x509.ts';
 import { startWebhook, type Webhook, type WebhookOptions } from '../../../webhook/server.ts';
-import { testUnless } from '../../support/gate.ts';
 import { eventually } from '../../support/native/node.ts';
 import { configured, creation, fixture, sharePod } from '../../unit/webhook/reviews.ts';
 import { connectRaw, post, trusting } from './client.ts';
@@ -402,34 +398,6 @@ test('each decision on a pod is a line of the log, and a reason in the metrics',
   t.regex(JSON.stringify(lines[1]), /spec\.nodeName: /);
   t.regex(await webhook.metrics(), /cotenant_webhook_refusals_total\{kind="forbidden",field="nodeName"\} 1\n/);
 });
-
-const SOMAXCONN = '/proc/sys/net/core/somaxconn';
-const queue = Number(readFileSync(SOMAXCONN, 'utf8'));
-
-testUnless(queue < 1024 ? `${SOMAXCONN} is ${queue}` : undefined)(
-  'connections of a burst wait for a webhook that is held up',
-  async (t) => {
-    const main = join(import.meta.dirname, '../../../src/cli/main.ts');
-    const child = spawn(process.execPath, [main, 'webhook', '--port=0'], { stdio: ['ignore', 'ignore', 'pipe'] });
-    t.teardown(() => child.kill('SIGKILL'));
-    let said = '';
-    child.stderr.on('data', (chunk) => {
-      said += chunk;
-    });
-    const port = await eventually(
-      () => Number(/admission on https:\S+:(\d+)/.exec(said)?.[1] ?? 0) || undefined,
-      'a port',
-    );
-    child.kill('SIGSTOP');
-    // Of more than the queue has room for the kernel answers none while the process is stopped.
-    const sockets = Array.from({ length: 900 }, () => connect(port, '127.0.0.1'));
-    t.teardown(() => {
-      for (const socket of sockets) socket.destroy();
-    });
-    await Promise.all(sockets.map((socket) => once(socket, 'connect')));
-    t.pass();
-  },
-);
 
 test('a port that is taken is an error, and leaves nothing listening', async (t) => {
   const taken = createServer().listen(0, 'localhost');
