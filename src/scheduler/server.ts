@@ -35,6 +35,8 @@ type ExtenderParts = {
   readonly gangs: Gangs;
   readonly nominations: Nominations;
   readonly decideInLag: DecideInLag;
+  /** Nodes of an answer to filter, the best ones: kube-scheduler scores each of them by all its plugins. */
+  readonly mostNodes: number;
   readonly metrics: SchedulerMetrics;
   /** What is missing until nodes and pods were read; then undefined. */
   readonly notReadyReason: () => string | undefined;
@@ -43,11 +45,6 @@ type ExtenderParts = {
 
 /** A list of 5,000 names is 150 kB; whole Nodes are ten times that and more, each. */
 const BODY_LIMITS = { largestBytes: 8 * MIB, freeBytes: MIB, sharedBytes: 64 * MIB };
-/**
- * Nodes of an answer to filter, the best ones: kube-scheduler scores each of them by all its plugins, and the others would
- * not be chosen. As many as it scores at least by itself (its minFeasibleNodesToFind).
- */
-const MOST_FEASIBLE = 100;
 const VERBS: Readonly<Record<string, Verb>> = {
   '/filter': 'filter',
   '/prioritize': 'prioritize',
@@ -120,7 +117,7 @@ type Answered = { readonly outcome: Outcome; readonly status?: number; readonly 
 
 const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => Answered | Promise<Answered>>> = {
   async filter(value, parts) {
-    const { decider, binder, roomMaker, podGroups, gangs, nominations, decideInLag, notReadyReason } = parts;
+    const { decider, binder, roomMaker, podGroups, gangs, nominations, decideInLag, mostNodes, notReadyReason } = parts;
     const asked = readNodesAsked(value);
     if (!asked.ok) return { outcome: 'malformed', status: 400, answer: { Error: asked.error } };
     const notReady = notReadyReason();
@@ -132,7 +129,7 @@ const answers: Readonly<Record<Verb, (value: unknown, parts: ExtenderParts) => A
     const request = decider.read(annotation, aspects);
     if (!request.ok) return { outcome: 'refused', answer: { Error: request.error } };
     // Another extender, a volume or a quota may have refused the best nodes since.
-    const most = binder.cachedRequest(podUid)?.hasOnlyBest ? Number.POSITIVE_INFINITY : MOST_FEASIBLE;
+    const most = binder.cachedRequest(podUid)?.hasOnlyBest ? Number.POSITIVE_INFINITY : mostNodes;
     const place = () => gangs.place({ podUid, request: request.value, aspects }, names);
     const decide = async (): Promise<Filtered> => {
       let held = place();

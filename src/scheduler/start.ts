@@ -42,6 +42,8 @@ export type SchedulerOptions = {
   readonly hostname: string;
   /** For pods that choose none. */
   readonly placement: Placement;
+  /** How many of the nodes that can take a pod kube-scheduler gets, the best ones; all when it tries the pod again. */
+  readonly mostNodes: number;
   /** How long a GPU must be overcommitted before pods are evicted from it. */
   readonly evictOvercommittedAfterMs: number;
   /** For tests. */
@@ -158,7 +160,7 @@ export function createParts(options: SchedulerOptions, metrics: SchedulerMetrics
   const closeWatches = () => Promise.all([closeBudgets(), nominated.close()]);
   return {
     ...{ decider, countFits, binder, planner, roomMaker, podGroups, gangs, nominations },
-    decideInLag: createDecideInLag(allocations),
+    ...{ decideInLag: createDecideInLag(allocations), mostNodes: options.mostNodes },
     ...{ leadership, cluster, evictor, resizer, closeWatches },
   };
 }

@@ -189,6 +189,10 @@ seccompProfile:
 - --client-ca=/etc/cotenant/extender/client/ca.crt
 {{- else }}
 - --host=127.0.0.1
+{{- if gt (int .Values.scheduler.weight) 120 }}
+{{- /* More than all plugins of kube-scheduler can give decides alone: they need not score the other nodes. */}}
+- --most-nodes=1
+{{- end }}
 {{- end }}
 - --port={{ .Values.scheduler.port }}
 - --health-port={{ .Values.scheduler.healthPort }}

@@ -10,6 +10,9 @@ import { type Command, choice, port, text, UsageError, whole } from '../lib/comm
 import { LOG_OPTIONS, loggerOf } from '../lib/log-options.ts';
 import { runUntilSignal } from '../lib/run-until-signal.ts';
 
+/** As many as kube-scheduler scores at least by itself (its minFeasibleNodesToFind). */
+const DEFAULT_MOST_NODES = 100;
+
 export const scheduler: Command = {
   name: 'scheduler',
   summary:
@@ -34,6 +37,10 @@ export const scheduler: Command = {
     placement: {
       value: 'HOW',
       help: 'binpack (default), spread, fragmentation or topology, for pods that choose none',
+    },
+    'most-nodes': {
+      value: 'N',
+      help: 'give kube-scheduler only the N best of the nodes that can take a pod, and all when it tries the pod again (default 100)',
     },
     'overcommitted-after': {
       value: 'SECONDS',
@@ -70,6 +77,7 @@ export const scheduler: Command = {
       leaseHolder,
       hostname: hostname(),
       placement,
+      mostNodes: whole(parsed, 'most-nodes', 1, 99_999) ?? DEFAULT_MOST_NODES,
       evictOvercommittedAfterMs: 1000 * (whole(parsed, 'overcommitted-after', 1, 9999) ?? 15),
       logger,
       config: await apiConfig(text(parsed, 'kubeconfig')),

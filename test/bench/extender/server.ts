@@ -84,6 +84,7 @@ export async function extenderOn(
       gangs,
       nominations,
       decideInLag: createDecideInLag(allocations),
+      mostNodes: 100,
       metrics,
       notReadyReason,
       logger,

@@ -23,7 +23,8 @@ const ROOT = join(import.meta.dirname, '../../..');
 const CHART = join(ROOT, 'charts/cotenant');
 const PODS = '/api/v1/namespaces/default/pods';
 const LEASE = '/apis/coordination.k8s.io/v1/namespaces/default/leases/cotenant-scheduler';
-const PORTS = { own: 9840, health: 9841, nothing: 9842 } as const;
+/** The extender has the chart's. */
+const PORTS = { own: 9840, nothing: 9842 } as const;
 const [GPUS, SHAPES, AT_ONCE] = [8, 20, 32];
 /** The first part of each round is not counted: programs have just been started. */
 const UNCOUNTED = 0.2;
@@ -41,19 +42,27 @@ const QUICK: readonly Size[] = [{ nodes: 100, pods: 200 }];
 type Extender = 'own' | 'nothing' | 'none';
 const TURNS: readonly Extender[] = ['none', 'nothing', 'own', 'own', 'nothing', 'none', 'nothing', 'own', 'none'];
 
-type Configuration = {
-  readonly leaderElection: object;
-  readonly extenders: readonly Readonly<Record<string, unknown>>[];
+type Configuration = { readonly extenders: readonly Readonly<Record<string, unknown>>[] };
+type Chart = { readonly configuration: Configuration; readonly extenderArgs: readonly string[] };
+type Rendered = {
+  readonly kind?: string;
+  readonly data?: Readonly<Record<string, string>>;
+  readonly spec?: { readonly template: { readonly spec: { readonly containers: readonly Container[] } } };
 };
+type Container = { readonly name: string; readonly args: readonly string[] };
 
-/** What the chart has for kube-scheduler. */
-function chartConfiguration(helm: string): Configuration {
-  const args = ['template', 'bench', CHART, '--show-only', 'templates/scheduler/deployment.yaml'];
+/** What the chart has for kube-scheduler and the extender. */
+function renderChart(helm: string): Chart {
+  const args = ['template', 'cotenant', CHART, '--namespace', 'default'];
+  args.push('--show-only', 'templates/scheduler/deployment.yaml');
   const { stdout, stderr, ok } = runHelm(helm, [...args, '--set', 'scheduler.enabled=true']);
   if (!ok) throw new Error(stderr);
-  const objects = parseAllDocuments(stdout).map((document) => document.toJS() as { kind?: string; data?: object });
-  const map = objects.find(({ kind }) => kind === 'ConfigMap')?.data as Record<string, string> | undefined;
-  return parse(map?.['configuration.yaml'] ?? '') as Configuration;
+  const objects = parseAllDocuments(stdout).map((document) => document.toJS() as Rendered);
+  const data = objects.find(({ kind }) => kind === 'ConfigMap')?.data;
+  const containers = objects.find(({ kind }) => kind === 'Deployment')?.spec?.template.spec.containers;
+  const extender = containers?.find(({ name }) => name === 'extender');
+  if (!data || !extender) throw new Error(`the chart's scheduler has no configuration or no extender: ${stdout}`);
+  return { configuration: parse(data['configuration.yaml'] ?? '') as Configuration, extenderArgs: extender.args };
 }
 
 function configurationOf(chart: Configuration, kubeconfig: string, which: Extender): object {
@@ -65,7 +74,6 @@ function configurationOf(chart: Configuration, kubeconfig: string, which: Extend
   };
   return {
     ...chart,
-    leaderElection: { ...chart.leaderElection, resourceNamespace: 'default', resourceName: 'cotenant-scheduler' },
     // kube-scheduler's own limit of 50 requests a second is out of the way for all three.
     clientConnection: { kubeconfig, qps: 10_000, burst: 10_000 },
     extenders: extenders[which],
@@ -160,7 +168,7 @@ async function roundOf(
 async function measure(
   scope: Teardown,
   tools: Extract<BedTools, { ok: true }>,
-  chart: Configuration,
+  { configuration, extenderArgs }: Chart,
   { nodes, pods }: Size,
   note: (text: string) => void,
 ): Promise<Record<Extender, number>> {
@@ -174,14 +182,12 @@ async function measure(
   const node = (program: string, ...args: readonly (string | number)[]) => [
     ...[process.execPath, join(ROOT, program), ...args.map(String)],
   ];
-  const ports = ['--port', PORTS.own, '--health-port', PORTS.health];
-  const lease = ['--lease', 'default/cotenant-scheduler', '--kubeconfig', kubeconfig];
-  namespaces.start('extender', node('src/cli/main.ts', 'scheduler', ...lease, ...ports), EXTENDER_ENV);
+  namespaces.start('extender', node('src/cli/main.ts', ...extenderArgs, '--kubeconfig', kubeconfig), EXTENDER_ENV);
   namespaces.start('nothing', node('test/bench/scheduler/no-decisions.ts', PORTS.nothing));
   const rates: Record<Extender, number[]> = { own: [], nothing: [], none: [] };
   for (const which of TURNS) {
     const file = join(folder, `${which}.json`);
-    writeFileSync(file, JSON.stringify(configurationOf(chart, kubeconfig, which)));
+    writeFileSync(file, JSON.stringify(configurationOf(configuration, kubeconfig, which)));
     const rate = await roundOf(server, [join(tools.bin, 'kube-scheduler'), '--config', file], which, pods);
     rates[which].push(rate);
     note(`scheduler: ${nodes} nodes, ${which}: ${rate.toFixed(1)} pods/s`);
@@ -202,7 +208,7 @@ export const scheduler: Bench = {
       const missing = { value: null, unit: 'ratio', reference: null, skipped: reason ?? '' };
       return sizes.map(({ nodes }) => ({ name: `extender.rate_ratio.${nodes}`, ...missing }));
     }
-    const chart = chartConfiguration(await readyHelm(helm));
+    const chart = renderChart(await readyHelm(helm));
     const rows: Row[] = [];
     for (const size of sizes) {
       const rates = await withTeardown((scope) => measure(scope, tools, chart, size, note));

@@ -38,6 +38,7 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
     port: '9555',
     'health-port': '9841',
     placement: 'spread',
+    'most-nodes': '1',
     'overcommitted-after': '40',
     'log-level': 'debug',
   });
@@ -64,11 +65,23 @@ testWithHelm('kube-scheduler asks the extender beside it, and both go by one Lea
   t.true(list(kubeScheduler?.command).map(String).includes(`--config=${mounted}/configuration.yaml`));
 });
 
-testWithHelm('by default the best node outweighs all plugins of kube-scheduler together', (t) => {
+/** Points of a plugin are 100 at most, and the protocol's ten are stretched to them; weights of 1.36's defaults. */
+const ALL_PLUGINS = 100 * [1, 1, 1, 3, 2, 2, 2].reduce((sum, weight) => sum + weight, 0);
+
+testWithHelm('the best node is given alone where it outweighs all plugins of kube-scheduler', (t) => {
   const [asked] = list(configurationOf(objectsOf(t)).extenders);
-  // Points of a plugin are 100 at most, and the protocol's ten are stretched to them; weights of 1.36's defaults.
-  const plugins = 100 * [1, 1, 1, 3, 2, 2, 2].reduce((sum, weight) => sum + weight, 0);
-  t.true((100 / BEST_SCORE) * Number(asked?.weight) >= plugins);
+  const enough = ALL_PLUGINS / (100 / BEST_SCORE);
+  t.true(Number(asked?.weight) > enough);
+  const isAlone = (values: object) =>
+    list(containersOf(objectsOf(t, { scheduler: values })).extender?.args)
+      .map(String)
+      .includes('--most-nodes=1');
+  t.true(isAlone({}));
+  t.true(isAlone({ weight: enough + 1 }));
+  t.false(isAlone({ weight: enough }));
+  // The configuration of the cluster's own kube-scheduler is not the chart's.
+  const certificates = { serverSecretName: 'server', clientCaSecretName: 'callers' };
+  t.false(isAlone({ service: { enabled: true, ...certificates } }));
 });
 
 testWithHelm('the profile is called as the webhook writes it into pods', (t) => {

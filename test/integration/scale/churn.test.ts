@@ -24,6 +24,7 @@ test('changes of pods leave no object, timer or socket behind', async (t) => {
   const running = await startScheduler({
     ...{ config: cluster.config, host: '127.0.0.1', port: 0, healthPort: 0 },
     ...{ lease: { namespace: 'ns', name: 'l' }, leaseHolder: 'self', hostname: 'own', placement: 'binpack' },
+    mostNodes: 100,
     evictOvercommittedAfterMs: 15_000,
     logger: createLogger({ component: 'scheduler', write: () => {} }),
   });

@@ -21,6 +21,7 @@ export async function start(t: ExecutionContext, api: Api, more: Partial<Schedul
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
+    mostNodes: 100,
     evictOvercommittedAfterMs: 15_000,
     logger: createLogger({ component: 'scheduler', write: (line) => lines.push(line) }),
     ...more,

@@ -63,6 +63,7 @@ test('with mutual TLS only clients of the CA are served, also after its replacem
     leaseHolder: 'sidecar',
     hostname: 'pod-a',
     placement: 'binpack',
+    mostNodes: 100,
     evictOvercommittedAfterMs: 15_000,
     logger: createLogger({ component: 'scheduler', level: 'error' }),
   });
