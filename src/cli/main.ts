@@ -55,11 +55,13 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const [name, ...rest] = args;
-  if (name === undefined || name === 'help' || name === '--help' || name === '-h') {
+  const isHelp = name === 'help' || name === '--help' || name === '-h';
+  if (isHelp && rest[0] !== undefined) return main([rest[0], '--help']);
+  if (name === undefined || isHelp) {
     process.stdout.write(await overview());
     return name === undefined ? 2 : 0;
   }
-  if (name === '--version') {
+  if (name === '--version' || name === 'version') {
     console.log(VERSION);
     return 0;
   }

@@ -70,16 +70,20 @@ export function parse(command: Command, args: readonly string[]): Parsed | 'help
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     if (code === 'ERR_PARSE_ARGS_UNKNOWN_OPTION') throw new UsageError(unknownOption(command, message));
-    const [, option] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
-    throw new UsageError(
-      option === undefined
-        ? message
-        : `${option}: its value is missing; one that begins with a dash is written ${option}=-…`,
-    );
+    throw new UsageError(wrongValue(message));
   }
   if (parsed.operands.length > 0 && !command.takesOperands)
     throw new UsageError(`unexpected argument: ${parsed.operands.join(' ')}`);
   return parsed;
+}
+
+/** The errors of node's parser about an option's value, in the words of the others. */
+function wrongValue(message: string): string {
+  const [, ambiguous] = /argument is ambiguous.* use '(--[\w-]+)=-XYZ/s.exec(message) ?? [];
+  if (ambiguous) return `${ambiguous}: its value is missing; one that begins with a dash is written ${ambiguous}=-…`;
+  const [, option, problem] = /^Option '(?:-\w, )?(--[\w-]+)[^']*' (.*)$/.exec(message) ?? [];
+  if (problem === 'argument missing') return `${option}: its value is missing`;
+  return problem === 'does not take an argument' ? `${option}: takes no value` : message;
 }
 
 function unknownOption({ name, options }: Command, message: string): string {

@@ -21,18 +21,16 @@ function edits(a: string, b: string): number {
   return rows[a.length]?.[b.length] ?? 0;
 }
 
-/** At most three, the nearest first: those with few edits, then those with the word as a part of theirs. */
+/** At most three, the nearest first: those with few edits; else those that begin with the word or have it as a part, or that it
+ * begins with. */
 export function nearNames(word: string, names: readonly string[]): readonly string[] {
   const most = Math.max(1, Math.floor(word.length / 3));
-  const distanceOf = (name: string): number => {
-    const distance = edits(word, name);
-    if (distance <= most) return distance;
-    return word.length > 2 && name.split('-').includes(word) ? most + 1 : Number.POSITIVE_INFINITY;
-  };
-  return names
-    .map((name) => ({ name, distance: distanceOf(name) }))
-    .filter(({ distance }) => distance !== Number.POSITIVE_INFINITY)
+  const near = names
+    .map((name) => ({ name, distance: edits(word, name) }))
+    .filter(({ distance }) => distance <= most)
     .toSorted((one, other) => one.distance - other.distance)
-    .slice(0, 3)
     .map(({ name }) => name);
+  const isPart = (name: string) =>
+    word.length > 2 && (name.startsWith(word) || name.split('-').includes(word) || word.startsWith(name));
+  return (near.length > 0 ? near : names.filter(isPart)).slice(0, 3);
 }

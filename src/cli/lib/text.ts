@@ -38,10 +38,11 @@ const escaped = (text: string): string =>
     return units.map((unit) => `\\u${unit.toString(16).padStart(4, '0')}`).join('');
   });
 
-/** YAML for people and programs: a text with a control character is quoted, and the character escaped. */
+/** YAML for people and programs, which read it as 1.1 (kubectl) or 1.2: a text that either takes for another value, such as
+ * `on`, is quoted, and so is one with a control character, which is escaped. */
 export async function yamlText(value: unknown): Promise<string> {
   const { Document, visit } = await import('yaml');
-  const document = new Document(value);
+  const document = new Document(value, { version: '1.1', compat: 'core', aliasDuplicateObjects: false });
   visit(document, {
     Scalar(_, node) {
       if (typeof node.value === 'string' && /[\p{Cc}\p{Cf}]/u.test(node.value)) node.type = 'QUOTE_DOUBLE';

@@ -17,7 +17,7 @@ export const MANIFEST_OPTIONS: Options = {
     short: 'f',
     value: 'FILE',
     multiple: true,
-    help: 'manifests in YAML or JSON, lists too; - is standard input',
+    help: 'manifests in YAML or JSON, lists too, or a folder of them; - is standard input',
   },
   config: {
     short: 'c',

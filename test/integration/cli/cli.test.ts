@@ -54,7 +54,9 @@ test('help is there for the binary and for each command, and names every option'
     t.regex(out, /^ {2}-h, --help {2,}show this$/m);
   }
   t.regex(cotenant('run', '--help').out, /--gpu-cores PERCENT .*not enforced on GPUs whose policy is native/);
-  t.is(cotenant('--version').out, `${JSON.parse(readFileSync(join(MAIN, '../../../package.json'), 'utf8')).version}\n`);
+  for (const asked of ['--version', 'version'])
+    t.is(cotenant(asked).out, `${JSON.parse(readFileSync(join(MAIN, '../../../package.json'), 'utf8')).version}\n`);
+  t.is(cotenant('help', 'run').out, cotenant('run', '--help').out);
 });
 
 const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = [

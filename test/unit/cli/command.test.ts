@@ -102,8 +102,8 @@ test('a mistake is reported as a usage error', (t) => {
   const cases: [args: string[], message: RegExp][] = [
     [['--sizes', '1'], /--sizes/],
     [['-x'], /-x/],
-    [['--size'], /--size/],
-    [['--quiet=yes'], /--quiet/],
+    [['--size'], /^--size: its value is missing$/],
+    [['--quiet=yes'], /^--quiet: takes no value$/],
   ];
   for (const [args, message] of cases) t.throws(() => parse(command, args), { instanceOf: UsageError, message });
 });
@@ -121,6 +121,8 @@ test('a mistyped option is answered with the nearest ones', (t) => {
   t.deepEqual(nearNames('gpu-core', ['gpu-cores-limit', 'gpu-cores', 'gpus']), ['gpu-cores']);
   t.deepEqual(nearNames('st', ['set', 'top', 'run', 'get']), ['set']);
   t.deepEqual(nearNames('', ['set', 'top']), []);
+  t.deepEqual(nearNames('conv', ['get', 'convert']), ['convert']);
+  t.deepEqual(nearNames('filename', ['file', 'config']), ['file']);
 });
 
 test('YAML and JSON carry the same value, and no control character', async (t) => {

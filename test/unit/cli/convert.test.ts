@@ -1,5 +1,7 @@
 // `cotenant convert` and `cotenant templates`: what is found in manifests, and that it is what the webhook does.
 import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'ava';
 import { parse, parseAllDocuments } from 'yaml';
@@ -80,11 +82,67 @@ test('lists, several documents and forms of output', (t) => {
   t.is(run('', 'convert', '-f', '-').stdout, 'there are no pods in these manifests\n');
 });
 
+// sigs.k8s.io/yaml, goyaml.v2/resolve.go: keys merge, `on` and `yes` are true, dates and 1:30 stay texts.
+test('manifests are read as kubectl reads them, and can be read back by it', (t) => {
+  const text = `
+x: &amounts {nvidia.com/gpu: 1, nvidia.com/gpumem: 4_096}
+kind: Pod
+metadata: {annotations: {a: "on", b: "0777", c: "0o17", d: 1:30, e: 2001-01-01, f: "1_000"}}
+spec:
+  hostNetwork: yes
+  containers:
+    - name: main
+      image: x
+      resources: {limits: &limits {<<: *amounts, cpu: 1}, requests: *limits}
+`;
+  const [pod] = parse(run(text, 'convert', '-f', '-', '-o', 'json').stdout);
+  t.is(pod.containers[0].share.meaning, '4096 MiB of one GPU');
+  const yaml = run(text, 'convert', '-f', '-', '-o', 'yaml').stdout;
+  const after = parseAllDocuments(yaml, { version: '1.1' })[0]?.toJS();
+  t.like(after.metadata.annotations, { a: 'on', b: '0777', c: '0o17', d: '1:30', e: '2001-01-01', f: '1_000' });
+  t.is(after.spec.hostNetwork, true);
+  t.like(parse(yaml), after);
+  t.notRegex(yaml, /[&*]\w/);
+});
+
+test('the manifests of a folder are read in the order of their names', (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'manifests-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  t.regex(run('', 'convert', '-f', folder).stderr, /: has no files that end with \.yaml, \.yml or \.json\n$/);
+  for (const [name, object] of [
+    ['b.yaml', 'Pod/b'],
+    ['a.json', 'Pod/a'],
+    ['README.md', 'Pod/c'],
+  ] as const)
+    writeFileSync(
+      join(folder, name),
+      JSON.stringify({ kind: 'Pod', metadata: { name: object.slice(4) }, spec: { containers: [] } }),
+    );
+  const pods = parse(run('', 'convert', '-f', folder, '-o', 'json').stdout);
+  t.deepEqual(
+    pods.map(({ object }: { object: string }) => object),
+    ['Pod/a', 'Pod/b'],
+  );
+});
+
 test('faults of the command line and of files are one sentence', (t) => {
   const cases: readonly (readonly [input: string, args: readonly string[], expected: RegExp])[] = [
     ['', [], /^cotenant: want at least one -f FILE\n$/],
-    ['', ['-f', '/nowhere'], /^cotenant: \/nowhere: ENOENT/],
+    ['', ['-f', '/nowhere'], /^cotenant: \/nowhere: there is no such file\n$/],
     ['a: [', ['-f', '-'], /^cotenant: -: /],
+    ['', ['-f', ''], /^cotenant: "": there is no such file\n$/],
+    ['a: *b', ['-f', '-'], /^cotenant: -: document 1: Unresolved alias .*: b\n$/],
+    ['a: &a [*a]', ['-f', '-'], /^cotenant: -: document 1: Converting circular structure to JSON\n$/],
+    [
+      'a:\n  {{- if .b }}',
+      ['-f', '-'],
+      /\nit has marks of a template \({{ }}\): render it first, as with "helm template"\n$/,
+    ],
+    [
+      '{}\n---\n{}',
+      ['-f', '/dev/null', '--config', '-'],
+      /^cotenant: -: has several documents; want one, with the settings\n$/,
+    ],
     ['7', ['-f', '-'], /^cotenant: -: document 1 is not an object of Kubernetes\n$/],
   ];
   for (const [input, args, expected] of cases) {

@@ -109,6 +109,9 @@ test('the placement that a label of a node chooses is that of the extender', (t)
   t.deepEqual(placed({ 'cotenant.io/placement': 'spread' }), [{ node: 'gpu-1', gpus: [uuid(2)] }]);
 });
 
+/** As KServe has a pod's spec. */
+const inline = ({ spec }: ReturnType<typeof template>) => ({ containers: spec.containers });
+
 test('the pods of objects are counted by their kind', (t) => {
   const pod = template({ 'cotenant.io/gpu': 1, 'cotenant.io/gpu-memory': '1Gi' });
   const specs: [spec: object, replicas: number[]][] = [
@@ -118,6 +121,18 @@ test('the pods of objects are counted by their kind', (t) => {
     [{ replicas: 2, leaderWorkerTemplate: { size: 4, workerTemplate: pod } }, [8]],
     [{ workerGroupSpecs: [{ replicas: 5, template: pod }] }, [5]],
     [{ replicas: 0, template: pod }, [0]],
+    // kubernetes.io, "Jobs": the number of pods that run will not exceed the remaining completions.
+    [{ parallelism: 10, completions: 3, template: pod }, [3]],
+    [{ completions: 3, template: pod }, [1]],
+    // docs.ray.io, "RayCluster Configuration": numOfHosts pods for each replica; minReplicas where there are no replicas.
+    [{ workerGroupSpecs: [{ replicas: 2, minReplicas: 1, numOfHosts: 4, template: pod }] }, [8]],
+    [{ workerGroupSpecs: [{ replicas: 0, minReplicas: 0, template: pod }] }, [0]],
+    // kserve.github.io, "Multi-node/Multi-GPU Inference": pipelineParallelSize counts the head and its workers.
+    [
+      { predictor: { minReplicas: 2, ...inline(pod), workerSpec: { pipelineParallelSize: 3, ...inline(pod) } } },
+      [2, 4],
+    ],
+    [{ predictor: { minReplicas: 0, ...inline(pod) } }, [1]],
   ];
   for (const [spec, replicas] of specs) {
     const found = fitsIn([{ kind: 'Some', metadata: { name: 'x' }, spec }]);

@@ -20,6 +20,11 @@ const deployment = (metadata: object, container: object, kind = 'Deployment') =>
   metadata: { name: 'd', ...metadata },
   spec: { template: { metadata: {}, spec: { containers: [container] } } },
 });
+const isvc = (predictor: object): JsonObject => ({
+  kind: 'InferenceService',
+  metadata: { name: 'i' },
+  spec: { predictor },
+});
 const MIB_4096 = '4096 MiB of one GPU';
 const limit = 'spec.containers[0].resources.limits';
 
@@ -138,6 +143,22 @@ const ODD: Readonly<Record<string, readonly [document: JsonObject, ...said: stri
     `main: ${MIB_4096}`,
     'the webhook sees pods only: write kind Pod in the place of SharePod',
   ],
+  // kserve.github.io: "Multi-node/Multi-GPU Inference" (workers without an image), "Collocate Transformer and Predictor".
+  'a model of KServe with workers': [
+    isvc({ model: { resources: { limits: H } }, workerSpec: { containers: [{ ...main(H), image: undefined }] } }),
+    `kserve-container: ${MIB_4096}`,
+    `main: ${MIB_4096}`,
+  ],
+  'a model of KServe with another container': [
+    isvc({ model: { resources: { limits: H } }, containers: [{ name: 'transformer', image: 'x' }] }),
+    `kserve-container: ${MIB_4096}, transformer: none`,
+  ],
+  'a ServingRuntime': [{ ...pod({ containers: [main(H)] }), kind: 'ServingRuntime' }, `main: ${MIB_4096}`],
+  // argo-workflows.readthedocs.io, "Sidecars" and "Init Containers" of a template.
+  'a step of Argo with a sidecar': [
+    { kind: 'Workflow', spec: { templates: [{ container: main({ cpu: 1 }), sidecars: [main(H, { name: 'side' })] }] } },
+    `main: none, side: ${MIB_4096}`,
+  ],
 };
 
 test('each odd manifest gets a share or a clear answer', (t) => {
@@ -192,5 +213,13 @@ test('an object that names GPUs outside of a pod is not passed over', (t) => {
   const quota = { kind: 'ResourceQuota', metadata: { name: 'q' }, spec: { hard: { 'requests.nvidia.com/gpu': 4 } } };
   t.regex(unreadOf(quota) ?? '', /^ResourceQuota\/q: names requests\.nvidia\.com\/gpu/);
   t.is(unreadOf({ kind: 'ConfigMap', metadata: { name: 'c' }, data: { a: 'nvidia.com/gpu.present' } }), undefined);
-  t.is(unreadOf(pod({ containers: [main(H)] })), undefined);
+  t.is(unreadOf(pod({ containers: [main(H)], tolerations: [{ key: 'nvidia.com/gpu' }] })), undefined);
+  t.is(unreadOf(isvc({ model: { resources: limits } })), undefined);
+  // Volcano counts a job's minResources before any pod is there.
+  const job = {
+    kind: 'Job',
+    metadata: { name: 'j' },
+    spec: { minResources: limits.limits, tasks: [{ template: pod({ containers: [main(H)] }) }] },
+  };
+  t.is(unreadOf(job), `Job/j: ${said}`);
 });

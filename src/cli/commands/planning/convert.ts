@@ -1,5 +1,4 @@
 // `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
-import { stringify } from 'yaml';
 import { rulesOf, type WebhookConfiguration } from '../../../../webhook/config.ts';
 import { mutatePod } from '../../../../webhook/mutate.ts';
 import { TENANT_ANNOTATIONS } from '../../../api/names.ts';
@@ -14,7 +13,7 @@ import { dialectsOf, FOREIGN_DIALECTS } from '../../../request/dialects/index.ts
 import { type Command, text } from '../../lib/command.ts';
 import { mapPods, objectName } from '../../lib/manifests.ts';
 import { formOf, outputOptions } from '../../lib/output.ts';
-import { askedBy, jsonText, oneCell, oneLine } from '../../lib/text.ts';
+import { askedBy, jsonText, oneCell, oneLine, yamlText } from '../../lib/text.ts';
 import { MANIFEST_OPTIONS, readManifests } from '../../options/manifests.ts';
 import { namespaceOption } from '../../options/target.ts';
 
@@ -55,7 +54,8 @@ export const convert: Command = {
     const { documents, configuration } = readManifests(parsed);
     const results = documents.map((document) => convertDocument(document, configuration, text(parsed, 'namespace')));
     const pods = results.flatMap((result) => result.pods);
-    if (form === 'yaml') process.stdout.write(results.map(({ after }) => stringify(after)).join('---\n'));
+    if (form === 'yaml')
+      process.stdout.write((await Promise.all(results.map(({ after }) => yamlText(after)))).join('---\n'));
     else if (form === 'json') console.log(jsonText(pods));
     else {
       const lines = [...pods.flatMap(linesOf), ...documents.flatMap((document) => unreadOf(document) ?? [])];
@@ -81,7 +81,9 @@ export function convertDocument(
     const misplaced = place === '' ? [] : misplacedOn(document, pod);
     const kind = textAt(document, 'kind') ?? 'Pod';
     const foreign =
-      place === '' && kind !== 'Pod' ? [`the webhook sees pods only: write kind Pod in the place of ${kind}`] : [];
+      place === '' && kind !== 'Pod' && /pod/i.test(kind)
+        ? [`the webhook sees pods only: write kind Pod in the place of ${kind}`]
+        : [];
     const warnings = [
       ...described.warnings,
       ...foreign,
@@ -102,14 +104,10 @@ function withNames(document: JsonObject, pod: JsonObject): JsonObject {
   return { ...pod, spec: { ...spec, containers: [{ ...container, name: 'user-container' }] } };
 }
 
-/** Of an object without a pod that is known here, such as one from which an operator makes pods: the GPUs it names. */
+/** The GPUs that an object names outside of the pods that are known here, such as one from which an operator makes pods. */
 export function unreadOf(document: JsonObject): string | undefined {
-  let hasPods = false;
-  mapPods(document, (pod) => {
-    hasPods = true;
-    return pod;
-  });
-  const resource = hasPods ? undefined : namedIn(document);
+  const { metadata: _, status: __, ...rest } = objectAt({ rest: mapPods(document, () => ({})) }, 'rest');
+  const resource = namedIn(rest);
   return (
     resource && oneLine(`${objectName(document)}: names ${resource} outside of a pod's template, is not converted`)
   );
