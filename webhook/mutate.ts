@@ -49,6 +49,8 @@ type Mutation =
     }
   | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
 
+const limitsOf = (container: JsonObject): JsonObject => objectAt(objectAt(container, 'resources'), 'limits');
+
 const DEFAULT_SCHEDULER = 'default-scheduler';
 
 /** Never throws and never changes `pod`, whatever it is. Unchanged parts of the result are the given objects
@@ -62,40 +64,50 @@ export function mutatePod(
   const annotations = objectAt(field(pod, 'metadata'), 'annotations');
   const reading = readPodRequest(pod, rules);
   const forged = checkGrantKeys(annotations);
-  if (reading.kind === 'refused') return { kind: 'refused', problems: [...forged, ...reading.problems] };
   const { containers } = reading;
-  const named = [...checkOwnNames(containers), ...checkPodResources(pod, rules)];
+  const misnamed = [...checkOwnNames(containers), ...checkPodResources(pod, rules)];
   if (reading.kind === 'none') {
-    const problems = [...forged, ...named, ...checkPodWithoutShare(pod, containers, annotations)];
+    const problems = [...forged, ...misnamed, ...checkPodWithoutShare(pod, containers, annotations)];
     if (problems.length > 0) return { kind: 'refused', problems };
     const left = leftToOthers(pod, containers, settledRulesOf(configuration, namespace), configuration.systems);
     return { kind: 'untouched', warnings: left ? [left] : warningsWithoutShare(containers, annotations) };
   }
 
-  const shares = new Map(reading.request.containers.map((share) => [share.name, share]));
   const dialects = dialectsOf(rules);
+  const shares = new Map(
+    reading.kind === 'request' ? reading.request.containers.map((share) => [share.name, share]) : [],
+  );
+  const foreign = (name: string) => dialects.some((dialect) => ownsResource(dialect, name));
+  // Where the request cannot be read, a container with its names is meant to have one.
+  const hasShare = ({ name, spec }: PodContainer) =>
+    reading.kind === 'request'
+      ? shares.has(name)
+      : Object.keys({ ...limitsOf(spec), ...objectAt(objectAt(spec, 'resources'), 'requests') }).some(foreign);
   const replaced = [
     DEFAULT_SCHEDULER,
     ...configuration.replacedSchedulers,
     ...dialects.flatMap((dialect) => dialect.schedulers),
   ];
-  const plugins = requirePlugin(annotations, [...shares.keys()], configuration);
+  const plugins = requirePlugin(
+    annotations,
+    containers.filter(hasShare).map(({ name }) => name),
+    configuration,
+  );
   const volumes = new Map(listAt(field(pod, 'spec'), 'volumes').map((volume) => [textAt(volume, 'name'), volume]));
-  const problems = [
-    ...forged,
-    ...named,
+  const unread = reading.kind === 'refused' ? reading.problems : [];
+  const named = new Set(unread.map(({ path }) => path));
+  const others = [
+    ...misnamed,
     ...plugins.problems,
     ...checkPod(pod, replaced, configuration),
     ...checkVolumes(pod, true),
-    ...checkUniqueNames(containers),
-    ...containers.flatMap((container) => checkContainer(container, shares.has(container.name), rules)),
-    ...containers
-      .filter(({ name }) => shares.has(name))
-      .flatMap(({ spec, path }) => checkReadOnlyParents(spec, path, volumes)),
-  ];
-  if (problems.length > 0) return { kind: 'refused', problems };
+    ...(unread.length > 0 ? [] : checkUniqueNames(containers)),
+    ...containers.flatMap((container) => checkContainer(container, hasShare(container), rules)),
+    ...containers.filter(hasShare).flatMap(({ spec, path }) => checkReadOnlyParents(spec, path, volumes)),
+  ].filter(({ path }) => !named.has(path));
+  const problems = [...forged, ...unread, ...others];
+  if (reading.kind === 'refused' || problems.length > 0) return { kind: 'refused', problems };
 
-  const foreign = (name: string) => dialects.some((dialect) => ownsResource(dialect, name));
   const used = dialects.filter(({ name }) => [...shares.values()].some(({ dialect }) => dialect === name));
   const warnings = [
     ...reading.warnings,
@@ -134,7 +146,7 @@ function recordOf(request: PodRequest, annotations: JsonObject): string {
 const DEVICE_CLASS = 'deviceclass.resource.kubernetes.io/';
 
 function hasClassAmount(container: JsonObject): boolean {
-  return Object.entries(objectAt(objectAt(container, 'resources'), 'limits')).some(
+  return Object.entries(limitsOf(container)).some(
     ([name, amount]) => name.startsWith(DEVICE_CLASS) && !sameQuantity(amount, '0'),
   );
 }
@@ -155,7 +167,7 @@ function unreadResources(
   foreign: Context['foreign'],
 ): readonly string[] {
   const domains = used.flatMap(({ resources }) => resources.map((resource) => resource.split('/')[0]));
-  return Object.entries(objectAt(objectAt(spec, 'resources'), 'limits'))
+  return Object.entries(limitsOf(spec))
     .filter(([key]) => domains.includes(key.split('/')[0]) || FOREIGN_DIALECTS.some((one) => ownsResource(one, key)))
     .filter(([key, amount]) => !foreign(key) && !sameQuantity(amount, '0'))
     .filter(([key]) => !isOwnKey(key) && /gpu|core|mem/i.test(key))

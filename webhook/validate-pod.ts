@@ -1,7 +1,7 @@
 // Refuses what a pod with a share of a GPU may not have, because it would escape the limits or bypass the scheduler.
 // Volumes and mounts are in volume.ts; environment variables are removed, not refused (environment.ts).
 
-import { GPU, GPU_MEMORY, isContainerName, isGrantKey, isOwnKey, OWN_RESOURCES } from '../src/api/names.ts';
+import { GPU, GPU_CORES, GPU_MEMORY, isContainerName, isGrantKey, isOwnKey, OWN_RESOURCES } from '../src/api/names.ts';
 import { field, isObject, type JsonObject, listAt, objectAt } from '../src/common/json.ts';
 import { forbidden, invalid, keyPath, type Problem } from '../src/common/problem.ts';
 import { sameQuantity } from '../src/common/quantity.ts';
@@ -105,12 +105,18 @@ export function checkOwnNames(containers: readonly PodContainer[]): Problem[] {
       Object.entries(objectAt(objectAt(spec, 'resources'), list))
         .filter(([name]) => isOwnKey(name) && !OWN_RESOURCES.includes(name))
         .map(([name, amount]) => {
-          const near = OWN_RESOURCES.findLast((own) => own.startsWith(name) || name.startsWith(own)) ?? GPU_MEMORY;
-          const right = `write ${near} (there are ${OWN_RESOURCES.join(', ')})`;
+          const right = `write ${nearestOf(name)} (there are ${OWN_RESOURCES.join(', ')})`;
           return invalid(keyPath(`${path}.resources.${list}`, name), amount, 'is not known to Cotenant', right);
         }),
     ),
   );
+}
+
+/** What was meant: `gpumem` and `memory` are memory, `gpu-percent` and `core` compute, `gpus` a number. */
+function nearestOf(name: string): string {
+  if (/mem/i.test(name)) return GPU_MEMORY;
+  if (/core|percent|compute/i.test(name)) return GPU_CORES;
+  return name.startsWith(GPU) ? GPU : GPU_MEMORY;
 }
 
 /** Kubernetes takes no resource of devices for a pod as a whole. */

@@ -93,7 +93,9 @@ export function readChoices(annotations: JsonObject, rules: Rules, problems: Pro
     if (value === undefined) return undefined;
     const chosen = named(value);
     const right =
-      allowed.length > 0 ? `write one of ${allowed.join(', ')}` : 'leave it out: this namespace allows no choice';
+      allowed.length > 0
+        ? `write ${allowed.length > 1 ? 'one of ' : ''}${allowed.join(', ')}`
+        : 'leave it out: this namespace allows no choice';
     const isEmpty = value.trim() === '';
     if (chosen === undefined)
       problems.push(invalid(annotationPath(key), value, isEmpty ? 'is empty' : 'is not known', right));

@@ -31,7 +31,12 @@ type PodReading =
       readonly request: PodRequest;
       readonly warnings: readonly string[];
     }
-  | { readonly kind: 'refused'; readonly problems: readonly Problem[] };
+  | {
+      readonly kind: 'refused';
+      /** Empty where they cannot be listed. */
+      readonly containers: readonly PodContainer[];
+      readonly problems: readonly Problem[];
+    };
 
 /**
  * Reads any pod, patched or not, under the rules of its namespace. Never throws. A patched pod reads to the request
@@ -40,7 +45,7 @@ type PodReading =
  */
 export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   const listed = listContainers(pod);
-  if (!listed.ok) return { kind: 'refused', problems: listed.error };
+  if (!listed.ok) return { kind: 'refused', containers: [], problems: listed.error };
   const containers = listed.value;
   const metadata = objectAt(pod, 'metadata');
   const annotations = objectAt(metadata, 'annotations');
@@ -90,7 +95,7 @@ export function readPodRequest(pod: unknown, rules: Rules): PodReading {
   if (problems.length === 0 && requests.length === 0) return { kind: 'none', containers };
   const request = toPodRequest(withCoresLimits(requests, context), context);
   return problems.length > 0
-    ? { kind: 'refused', problems }
+    ? { kind: 'refused', containers, problems }
     : { kind: 'request', containers, request, warnings: context.warnings };
 }
 

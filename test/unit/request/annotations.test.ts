@@ -144,5 +144,5 @@ test('a pod may choose an enforcement mode as strict as its namespace’s or str
     outcome(choosing('off'), rules({ enforcement: 'report' })),
     refusalOf(KEY, '"off" is not allowed in this namespace; write one of report, enforce'),
   );
-  t.deepEqual(outcome(choosing('kill'), rules()), refusalOf(KEY, '"kill" is not known; write one of enforce'));
+  t.deepEqual(outcome(choosing('kill'), rules()), refusalOf(KEY, '"kill" is not known; write enforce'));
 });

@@ -112,11 +112,11 @@ const REFUSED: Record<string, [pod: object, expected: string[]]> = {
   ],
   'isolation off': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/memory-isolation': 'off' } }),
-    ['metadata.annotations["cotenant.io/memory-isolation"]: "off" is not allowed in this namespace; write one of on'],
+    ['metadata.annotations["cotenant.io/memory-isolation"]: "off" is not allowed in this namespace; write on'],
   ],
   'high priority': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/priority': 'high' } }),
-    ['metadata.annotations["cotenant.io/priority"]: "high" is not allowed in this namespace; write one of normal'],
+    ['metadata.annotations["cotenant.io/priority"]: "high" is not allowed in this namespace; write normal'],
   ],
   'native policy': [
     podWith({ [M]: '1Gi' }, { annotations: { 'cotenant.io/compute-policy': 'native' } }),

@@ -116,7 +116,7 @@ const REFUSED: Record<string, [pod: object, message: string]> = {
   ],
   "enforcement weaker than the namespace's": [
     sharePod({}, {}, { annotations: { 'cotenant.io/enforcement': 'report' } }),
-    'metadata.annotations["cotenant.io/enforcement"]: "report" is not allowed in this namespace; write one of enforce',
+    'metadata.annotations["cotenant.io/enforcement"]: "report" is not allowed in this namespace; write enforce',
   ],
   'forged devices': [
     sharePod({}, {}, { annotations: { 'gpu-uuids.cotenant.io/main': 'all' } }),
@@ -206,6 +206,38 @@ for (const [name, [pod, message]] of Object.entries(REFUSED)) {
     t.deepEqual(answer.patch, []);
   });
 }
+
+test('an amount that cannot be read does not hide what else is wrong', (t) => {
+  const limits = { 'cotenant.io/gpu-memory': '4gb', 'cotenant.io/gpu_cores': '30' };
+  const pod = sharePod(
+    { name: 'A', resources: { limits }, securityContext: { privileged: true } },
+    { hostPID: true, nodeName: 'n1' },
+  );
+  const denial = answerOf(creation(pod)).denial ?? '';
+  const paths = denial.split(' | ').map((one) => one.replace(/^.*?(?=spec)/, '').split(': ')[0]);
+  t.deepEqual(paths.toSorted(), [
+    'spec.containers[0].name',
+    'spec.containers[0].resources.limits["cotenant.io/gpu_cores"]',
+    'spec.containers[0].securityContext.privileged',
+    'spec.hostPID',
+    'spec.nodeName',
+  ]);
+  const other = answerOf(creation(sharePod({ resources: { limits }, terminationMessagePath: '/run/cotenant/x' })));
+  t.regex(other.denial ?? '', /"4gb" is not a quantity .* write cotenant.io\/gpu-cores .* would cover/s);
+});
+
+test('a name of ours that does not exist is answered with the one that was meant', (t) => {
+  const meant = {
+    'cotenant.io/gpu': ['gpus', 'gpu-count'],
+    'cotenant.io/gpu-memory': ['gpu_memory', 'gpumem', 'memory', 'gpu-mem', 'vram'],
+    'cotenant.io/gpu-cores': ['gpu-core', 'gpucores', 'cores', 'gpu-percent', 'compute'],
+  };
+  for (const [right, names] of Object.entries(meant))
+    for (const name of names) {
+      const { denial } = answerOf(creation(sharePod({ resources: { limits: { [`cotenant.io/${name}`]: 1 } } })));
+      t.true(denial?.includes(`is not known to Cotenant; write ${right} (`), `${name}: ${denial}`);
+    }
+});
 
 test('a neighbor may not mount our volume either', (t) => {
   const pod = sharePod(
