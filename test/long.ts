@@ -50,6 +50,11 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_SCENARIOS: '10000' },
   },
   {
+    name: 'streams',
+    words: ['native', 'test/native/compute/random-streams.test.ts'],
+    environment: { COTENANT_PROGRAMS: '10000' },
+  },
+  {
     name: 'attack',
     words: ['integration', 'test/integration/agent/enforcement/hostile-tenants.test.ts'],
     environment: { COTENANT_ATTACK_SECONDS: '1800' },

@@ -6,9 +6,10 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { BUILD, environment, type SimulatedNode, type Teardown, WITHOUT_LEAK_CHECK } from './node.ts';
 
-export type RandomStreams = { readonly seed: number; readonly steps: number; readonly flag: number };
+/** `steps`: a digit for each, 0 if it is left out. */
+export type RandomStreams = { readonly seed: number; readonly steps: string; readonly flag: number };
 export type Rank = { readonly preload: string; readonly gpu: number };
-/** `ended`: by itself; else with a signal, or another code than 0. */
+/** `ended`: by itself, or as its program has it be killed; else with a signal, or another code than 0. */
 export type Calls = { readonly ended: boolean; readonly calls: readonly string[] };
 
 export function runRandomStreams(
@@ -38,11 +39,32 @@ export function runRandomStreams(
       clearTimeout(timer);
       if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL');
     });
-    const [printed, [code]] = await Promise.all([text(child.stdout), exited]);
+    const [printed, [code, signal]] = await Promise.all([text(child.stdout), exited]);
     clearTimeout(timer);
-    return { ended: code === 0, calls: printed.trim().split('\n') };
+    const calls = printed.trim().split('\n');
+    return { ended: code === 0 || (signal === 'SIGKILL' && isKilled(calls)), calls };
   });
   return Promise.all(runs);
+}
+
+export const isKilled = (calls: readonly string[]): boolean => calls.at(-1)?.includes(' killed ') ?? false;
+
+/** The smallest part of a program's steps that still fails, as far as it is found in the time. */
+export async function shrink(
+  steps: string,
+  fails: (steps: string) => Promise<boolean>,
+  limitMs = 120_000,
+): Promise<string> {
+  const end = performance.now() + limitMs;
+  let least = steps;
+  for (let size = Math.ceil(steps.length / 2); size >= 1; size = Math.floor(size / 2)) {
+    for (let from = steps.length; from > 0 && performance.now() < end; from -= size) {
+      const at = Math.max(0, from - size);
+      const fewer = least.slice(0, at) + '0'.repeat(from - at) + least.slice(from);
+      if (fewer !== least && (await fails(fewer))) least = fewer;
+    }
+  }
+  return least;
 }
 
 /** The first call of each rank whose result is another one, or after which it stands still; empty: there is none. */

@@ -1,12 +1,19 @@
 /* A random program of streams, events, captures and kernels that need one another: random_streams SEED STEPS RANK RANKS
  * FLAG. Each of RANKS processes carries out its part of the same list of steps; a step waits for what comes before it
- * in the list alone, so that every such list ends without a gate. FLAG: the first of STEPS + 1 flags that no other
- * program uses. Prints each call and its result; whether work had ended when that was asked is left out. */
+ * in the list alone, so that every such list ends without a gate, and any step may be left out. STEPS: a digit for
+ * each, 0 if it is. FLAG: the first of as many flags and one more that no other program uses. Prints each call and its
+ * result; whether work had ended when that was asked is left out.
+ *
+ * In some steps a process is stopped for a time, or killed at work, when it has met all others as often as they have
+ * met it. Then the others go on without it, or are killed as well once they have launched a kernel that waits for it.
+ */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../../../native/abi/cuda.h"
@@ -27,7 +34,8 @@ enum { STREAMS = 6, EVENTS = 4, GRAPHS = 3 };
 static void *driver;
 static abi_function functions[FUNCTIONS];
 static abi_stream streams[STREAMS] = {NULL, ABI_STREAM_PER_THREAD}; /* the rest are created */
-static abi_stream last; /* of kernels that others wait for: it waits for nothing */
+static abi_stream last;  /* of kernels that others wait for: it waits for nothing */
+static abi_stream meets; /* of those that wait for other processes */
 static abi_event events[EVENTS];
 static abi_graph_exec graphs[GRAPHS];
 static uint64_t state;
@@ -99,6 +107,38 @@ static void end_capture(abi_stream stream, unsigned place) {
 }
 
 static void nothing(void *unused) {}
+static void go_on(int number) {}
+
+static void end_captures(void) {
+    for (unsigned i = 0; i < STREAMS; i++) end_capture(streams[i], 0);
+}
+
+/* `again_us`: and each time that has passed after it; 0: once. */
+static void signal_after(int number, long us, long again_us) {
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
+    struct itimerspec times = {.it_value = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000 + 1},
+                               .it_interval = {.tv_nsec = again_us * 1000}};
+    timer_t timer;
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &times, NULL)) abort();
+}
+
+/* Killed while it launches, or waits to. */
+static void be_killed(unsigned us) {
+    say("killed", ABI_SUCCESS, 0);
+    signal_after(SIGKILL, us, 0);
+    for (unsigned i = 0;; i++) launch(WORK, streams[2 + i % (STREAMS - 2)], 0, 0);
+}
+
+/* Beside a kernel that never ends, for what it waits for was killed. */
+static void be_abandoned(unsigned flag, unsigned value, unsigned us) {
+    end_captures();
+    say("meet", launch(MEET, meets, flag, value), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        say("launch", launch(BRIEF, last, 0, 0), 0);
+        say("sync", CALL("cuStreamSynchronize", (abi_stream), last), 0);
+    }
+    be_killed(us);
+}
 
 static void carry_out(unsigned kind, unsigned a, unsigned b, unsigned flag) {
     abi_stream stream = streams[a % STREAMS];
@@ -150,31 +190,48 @@ static void carry_out(unsigned kind, unsigned a, unsigned b, unsigned flag) {
     } else if (kind < 97) {
         say("destroy stream", CALL("cuStreamDestroy_v2", (abi_stream), streams[created]), created);
         streams[created] = new_stream(b % 2);
-    } else {
+    } else if (kind < 98) {
         usleep(b % 3000);
+    } else {
+        say("stop", ABI_SUCCESS, 0);
+        signal_after(SIGCONT, b % 10000 + (100 << a % 13), 900000);
+        signal_after(SIGSTOP, b % 10000, 0);
     }
 }
 
 int main(int argc, char **argv) {
     if (argc != 6) return 2;
     state = strtoull(argv[1], NULL, 10);
-    unsigned steps = (unsigned)atoi(argv[2]), rank = (unsigned)atoi(argv[3]), ranks = (unsigned)atoi(argv[4]);
-    unsigned flag = (unsigned)atoi(argv[5]), met = 0;
+    unsigned steps = (unsigned)strlen(argv[2]), rank = (unsigned)atoi(argv[3]), ranks = (unsigned)atoi(argv[4]);
+    unsigned flag = (unsigned)atoi(argv[5]), met = 0, killed = 0, left = ranks;
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
+    /* A timer whose signal is ignored need not go on. */
+    if (sigaction(SIGCONT, &(struct sigaction){.sa_handler = go_on, .sa_flags = SA_RESTART}, NULL)) return 3;
     if (!start()) return 3;
-    abi_stream meets = new_stream(ABI_STREAM_NON_BLOCKING);
+    meets = new_stream(ABI_STREAM_NON_BLOCKING);
     last = new_stream(ABI_STREAM_NON_BLOCKING);
     for (draw(2), step = 1; step <= steps; step++) {
         unsigned owner = draw(ranks), kind = draw(110), a = draw(1 << 20), b = draw(1 << 20);
-        if (kind < 100) {
+        if (argv[2][step - 1] == '0' || (killed >> owner & 1 && kind < 100)) continue;
+        if (kind == 99 && b % 3 == 0) {
+            bool abandons = a % 2;
+            if (owner == rank) {
+                end_captures();
+                say("sync", CALL("cuStreamSynchronize", (abi_stream), meets), 0);
+                be_killed(b % 30000);
+            }
+            if (abandons) be_abandoned(flag, met + left, b % 300000);
+            killed |= 1u << owner;
+            left--;
+        } else if (kind < 100) {
             if (owner == rank) carry_out(kind, a, b, flag + step);
-            continue;
+        } else {
+            met += left;
+            say("meet", launch(MEET, meets, flag, met), met);
+            if (b % 2) say("sync", CALL("cuStreamSynchronize", (abi_stream), meets), -1);
         }
-        say("meet", launch(MEET, meets, flag, ranks * (met + 1)), met);
-        met++;
-        if (b % 2) say("sync", CALL("cuStreamSynchronize", (abi_stream), meets), -1);
     }
-    for (unsigned i = 0; i < STREAMS; i++) end_capture(streams[i], 0);
+    end_captures();
     say("wait for all", CALL("cuCtxSynchronize", (void)), 0);
     return 0;
 }
