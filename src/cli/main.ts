@@ -85,16 +85,17 @@ async function main(args: readonly string[]): Promise<number> {
 
 /** 128 + SIGPIPE, as a shell shows the end of a program that does not ignore that signal. */
 const READER_GONE = 141;
-let readerGone = false;
+/** Once standard output cannot be written. */
+let outputGone: number | undefined;
 
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
-  // A daemon's work does not depend on a reader of its log.
-  if (readerGone || DAEMONS.includes(process.argv[2] ?? '')) return;
-  readerGone = true;
+process.stdout.on('error', ({ code, message }: NodeJS.ErrnoException) => {
+  // A daemon's work does not depend on its log.
+  if (outputGone !== undefined || DAEMONS.includes(process.argv[2] ?? '')) return;
+  outputGone = code === 'EPIPE' ? READER_GONE : 1;
+  if (code !== 'EPIPE') console.error(`cotenant: standard output: ${message}`);
   // A command that has processes or files to remove ends as at a hangup.
   if (process.listenerCount('SIGHUP') > 0) process.emit('SIGHUP', 'SIGHUP');
-  else process.exit(READER_GONE);
+  else process.exit(outputGone);
 });
 
 try {
@@ -106,4 +107,4 @@ try {
   console.error(mistake || error instanceof Refused ? `cotenant: ${message}` : error);
   process.exitCode = mistake ? 2 : 1;
 }
-if (readerGone) process.exitCode = READER_GONE;
+if (outputGone !== undefined) process.exitCode = outputGone;

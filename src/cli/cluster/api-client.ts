@@ -8,6 +8,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { describeApiError } from '../../kube/api-error.ts';
 import { Refused, UsageError } from '../lib/command.ts';
+import { oneLine } from '../lib/text.ts';
 
 export type Refusal = { readonly ok: false; readonly status: number; readonly message: string };
 export type Got<T> = { readonly ok: true; readonly value: T } | Refusal;
@@ -75,7 +76,7 @@ export async function connect(
     if (file === undefined) config.loadFromDefault();
     else config.loadFromFile(file);
   } catch (error) {
-    throw new UsageError(`${from}: no kubeconfig can be read: ${(error as Error).message}`);
+    throw new UsageError(`${from}: no kubeconfig can be read: ${oneLine((error as Error).message)}`);
   }
   if (context !== undefined) {
     if (!config.getContextObject(context)) {

@@ -2,7 +2,7 @@
 // `kubectl debug` choose. Changes nothing.
 import { X509Certificate } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { attempt } from '../../common/result.ts';
 import { checkOf, type Finding } from './finding.ts';
 
@@ -109,12 +109,22 @@ export function certificateFinding(where: string, pem: string, nowMs: number): F
   return ok('certificate-valid', `${where} ends ${until}, in ${days} d`);
 }
 
+function certificateOfFile(file: string, nowMs: number): Finding {
+  const pem = attempt(() => readFileSync(resolve(file), 'utf8'));
+  if (pem.ok) return certificateFinding(file, pem.value, nowMs);
+  return checkOf('certificate').fail(
+    'certificate-unreadable',
+    `${file} cannot be read: ${pem.error}`,
+    'name another file',
+  );
+}
+
 const KUBELET_CERTIFICATE = 'var/lib/kubelet/pki/kubelet-client-current.pem';
 
 export function certificateFindings(machine: Machine, files: readonly string[]): readonly Finding[] {
   const kubelet = read(machine, KUBELET_CERTIFICATE);
   return [
     ...(kubelet === undefined ? [] : [certificateFinding(`/${KUBELET_CERTIFICATE}`, kubelet, machine.nowMs)]),
-    ...files.map((file) => certificateFinding(file, read({ ...machine, root: '/' }, file) ?? '', machine.nowMs)),
+    ...files.map((file) => certificateOfFile(file, machine.nowMs)),
   ];
 }

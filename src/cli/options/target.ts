@@ -117,13 +117,13 @@ function requestTimeout(given: string | undefined): number | undefined {
 /** Names of Kubernetes' objects (RFC 1123). */
 const NAME = /^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/;
 
-/** `POD` or `NAMESPACE/POD`; `given`: by -n; `usual`: where neither names a namespace. */
+/** `POD` or `NAMESPACE/POD`, or `pod/POD` as kubectl has it; `given`: by -n; `usual`: where neither names a namespace. */
 export function podNamed<U extends string | undefined>(
   argument: string,
   given: string | undefined,
   usual: U,
 ): { readonly namespace: string | U; readonly name: string } {
-  const [first = '', second, ...more] = argument.split('/');
+  const [first = '', second, ...more] = argument.replace(/^(po|pods?)\//, '').split('/');
   const [namespace, name] = second === undefined ? [given ?? usual, first] : [first, second];
   if (more.length > 0 || !NAME.test(name) || (namespace !== undefined && !NAME.test(namespace)))
     throw new UsageError(`${argument}: want POD or NAMESPACE/POD`);

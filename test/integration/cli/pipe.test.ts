@@ -29,6 +29,11 @@ test('top ends quietly when the reader of its output has gone', async (t) => {
   t.is(await pipeline(t, `{ ${top}; echo "ended with $?" >&2; } | head -n 1`), 'ended with 141\n');
 });
 
+test('a command says in a sentence that its output cannot be written', async (t) => {
+  const command = `${process.execPath} ${MAIN} --help > /dev/full; echo "ended with $?" >&2`;
+  t.regex(await pipeline(t, command), /^cotenant: standard output: ENOSPC: .*\nended with 1\n$/);
+});
+
 test('a command ends quietly when its output never had a reader', async (t) => {
   for (const args of [['--help'], ['--version'], ['top', '--help']]) {
     const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });

@@ -1,7 +1,7 @@
 // What doctor says of machines and clusters that are made of files and objects.
 import { X509Certificate } from 'node:crypto';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import type { Cluster, Got } from '../../../src/cli/cluster/api-client.ts';
 import { agentFindings } from '../../../src/cli/doctor/agent.ts';
@@ -155,6 +155,9 @@ test('cgroups, the clock and certificates are judged by files and the time', (t)
     'fail certificate-expired',
   ]);
   t.deepEqual(codes(certificateFindings(machineOf(t, {}), ['/nonexistent'])), ['fail certificate-unreadable']);
+  const { root } = machineOf(t, { 'a.pem': AUTHORITY });
+  const file = join(root, 'a.pem');
+  t.deepEqual(codes(certificateFindings(machineOf(t, {}, ENDS), [relative('.', file)])), ['warn certificate-expires']);
   const kubelet = machineOf(t, { 'var/lib/kubelet/pki/kubelet-client-current.pem': AUTHORITY }, ENDS);
   t.regex(certificateFindings(kubelet, [])[0]?.found ?? '', /^\/var\/lib\/kubelet\/pki\/\S+ ends 20/);
 });

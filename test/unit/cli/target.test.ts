@@ -1,6 +1,6 @@
 // Whom inspect and why ask: an agent of this machine, or a cluster.
 import test from 'ava';
-import { chooseWhere } from '../../../src/cli/options/target.ts';
+import { chooseWhere, podNamed } from '../../../src/cli/options/target.ts';
 
 const nothing = { plugin: false, stateNamed: false, agentHere: false, clusterConfigured: false };
 
@@ -18,3 +18,18 @@ const CASES: readonly (readonly [name: string, Parameters<typeof chooseWhere>, R
 for (const [name, args, where] of CASES) {
   test(`${name}: ${where}`, (t) => t.is(chooseWhere(...args), where));
 }
+
+test('a pod is named as kubectl names it', (t) => {
+  const named = { namespace: 'team', name: 'a' };
+  for (const [argument, given] of [
+    ['team/a'],
+    ['a', 'team'],
+    ['pod/a', 'team'],
+    ['pods/a', 'team'],
+    ['po/a', 'team'],
+  ] as const)
+    t.deepEqual(podNamed(argument, given, 'usual'), named);
+  t.deepEqual(podNamed('pod/a', undefined, 'usual'), { namespace: 'usual', name: 'a' });
+  for (const wrong of ['a/b/c', 'pod/', 'A'])
+    t.throws(() => podNamed(wrong, undefined, 'usual'), { message: `${wrong}: want POD or NAMESPACE/POD` });
+});

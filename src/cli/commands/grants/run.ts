@@ -105,7 +105,8 @@ async function runWithGrant(
   for (const signal of early) forward(signal);
   const ended = await new Promise<{ code: number; signal: NodeJS.Signals | null }>((resolve) => {
     child.on('error', (error) => {
-      console.error(`cotenant: ${file}: ${error.message}`);
+      const { code = '', message } = error as NodeJS.ErrnoException;
+      console.error(`cotenant: ${file}: ${WHY_NOT_STARTED[code] ?? message}`);
       resolve({ code: 127, signal: null });
     });
     child.on('exit', (code, signal) => resolve({ code: code ?? 0, signal }));
@@ -114,6 +115,11 @@ async function runWithGrant(
   if (group) await endGroup(group);
   return ended.signal === null ? ended.code : 128 + constants.signals[ended.signal];
 }
+
+const WHY_NOT_STARTED: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such command',
+  EACCES: 'may not be executed',
+};
 
 /** The agent's reason, when the agent stopped the command. */
 async function printStopReason(folder: string, id: string, print: (line: string) => void): Promise<void> {

@@ -1,5 +1,6 @@
 // `cotenant doctor`: looks at this machine, or at a cluster, and says of each thing whether it is well, and what to do.
 import { spawnSync } from 'node:child_process';
+import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { agentFindings } from '../../doctor/agent.ts';
 import { clusterFindings } from '../../doctor/cluster.ts';
@@ -13,7 +14,7 @@ import {
 } from '../../doctor/machine.ts';
 import { runtimeFindings } from '../../doctor/runtimes.ts';
 import { stateFolder } from '../../lib/agent-client.ts';
-import { type Command, type Parsed, text, texts } from '../../lib/command.ts';
+import { type Command, type Parsed, text, texts, UsageError } from '../../lib/command.ts';
 import { formOf, OUTPUT_OPTIONS, print } from '../../lib/output.ts';
 import { chosenCluster, systemOf, WHERE_OPTIONS } from '../../options/target.ts';
 
@@ -49,6 +50,7 @@ export const doctor: Command = {
 
 async function machineFindings(parsed: Parsed, nowMs: number): Promise<readonly Finding[]> {
   const root = text(parsed, 'root') ?? '/';
+  if (!statSync(root, { throwIfNoEntry: false })?.isDirectory()) throw new UsageError(`--root ${root}: is no folder`);
   const machine: Machine = { root, nowMs, versionOf: root === '/' ? versionHere : () => undefined };
   return [
     ...driverFindings(machine),
