@@ -122,6 +122,12 @@ static void signal_after(int number, long us, long again_us) {
     if (timer_create(CLOCK_MONOTONIC, &event, &timer) || timer_settime(timer, 0, &times, NULL)) abort();
 }
 
+/* Its launches that others wait for have begun, so that they do not need it any more. */
+static void meet_all(void) {
+    end_captures();
+    say("sync", CALL("cuStreamSynchronize", (abi_stream), meets), 0);
+}
+
 /* Killed while it launches, or waits to. */
 static void be_killed(unsigned us) {
     say("killed", ABI_SUCCESS, 0);
@@ -131,7 +137,7 @@ static void be_killed(unsigned us) {
 
 /* Beside a kernel that never ends, for what it waits for was killed. */
 static void be_abandoned(unsigned flag, unsigned value, unsigned us) {
-    end_captures();
+    meet_all();
     say("meet", launch(MEET, meets, flag, value), 0);
     for (unsigned i = 0; i < 20; i++) {
         say("launch", launch(BRIEF, last, 0, 0), 0);
@@ -216,8 +222,7 @@ int main(int argc, char **argv) {
         if (kind == 99 && b % 3 == 0) {
             bool abandons = a % 2;
             if (owner == rank) {
-                end_captures();
-                say("sync", CALL("cuStreamSynchronize", (abi_stream), meets), 0);
+                meet_all();
                 be_killed(b % 30000);
             }
             if (abandons) be_abandoned(flag, met + left, b % 300000);
