@@ -63,7 +63,9 @@ function podsIn(
 ): readonly Found[] {
   const namespace = textAt(objectAt(document, 'metadata'), 'namespace') ?? usual;
   const found: Found[] = [];
-  mapPods(document, (pod, { place, replicas }) => {
+  const isOnEachNode = textAt(document, 'kind') === 'DaemonSet';
+  mapPods(document, (pod, { place, replicas: count }) => {
+    const replicas = isOnEachNode ? nodesFor(pod.spec, nodes).length : count;
     const one = { object: objectName(document), place, replicas };
     const mutation = mutatePod(pod, namespace, configuration);
     if (mutation.kind === 'untouched') found.push(one);
@@ -76,7 +78,7 @@ function podsIn(
       else
         found.push({
           ...one,
-          wanted: { request: request.value, replicas: Math.min(replicas, MOST_REPLICAS), nodes: names },
+          wanted: { request: request.value, replicas: Math.min(replicas, MOST_REPLICAS), nodes: names, isOnEachNode },
         });
     }
     return pod;

@@ -11,6 +11,8 @@ export type WantedPods = {
   readonly replicas: number;
   /** Nodes that may take them; absent: all that share GPUs. */
   readonly nodes?: readonly string[];
+  /** One pod on each of the nodes, whatever else would be better, and no more. */
+  readonly isOnEachNode?: boolean;
 };
 
 export type Fit = {
@@ -33,6 +35,7 @@ export function fitPods(wanted: readonly WantedPods[], allocations: Allocations,
   const placed = wanted.map((one) => placeReplicas(one, state));
   return wanted.map((one, index) => {
     const { nearest, ...first } = placed[index] ?? { placed: [] };
+    if (one.isOnEachNode) return { ...first, more: 0, moreOn: [], ...(nearest !== undefined && { nearest }) };
     if (nearest !== undefined) return { ...first, more: 0, moreOn: [], nearest };
     return { ...first, ...countMore(one, state) };
   });
@@ -44,8 +47,16 @@ function placeReplicas(
   wanted: WantedPods,
   { allocations, decider, nodes: all }: State,
 ): Pick<Fit, 'placed' | 'nearest'> {
-  const { request, replicas, nodes = all } = wanted;
+  const { request, replicas, nodes = all, isOnEachNode } = wanted;
   const placed: { readonly node: string; readonly gpus: readonly string[] }[] = [];
+  if (isOnEachNode) {
+    const missed = nodes.filter((node) => {
+      const gpus = take(request, node, { allocations, decider });
+      if (gpus) placed.push({ node, gpus });
+      return !gpus;
+    });
+    return missed.length === 0 ? { placed } : { placed, nearest: nearestMiss(request, missed, decider) };
+  }
   while (placed.length < replicas) {
     const node = bestNode(request, nodes, decider);
     const gpus = node === undefined ? undefined : take(request, node, { allocations, decider });

@@ -144,6 +144,25 @@ test('the pods of objects are counted by their kind', (t) => {
   }
 });
 
+// kubernetes.io, "DaemonSet": one pod on each node that its selector and affinity select.
+test('a DaemonSet has one pod on each node that it selects', (t) => {
+  const daemons = (memory: string, more: object = {}): JsonObject => ({
+    ...deployment('d', 7, memory, more),
+    kind: 'DaemonSet',
+  });
+  const small = fitsIn([daemons('1Gi')], NODES.slice(0, 2));
+  t.like(small[0], { outcome: 'fits', replicas: 2, more: 0 });
+  t.deepEqual(
+    small[0]?.placed?.map((one) => one.node),
+    ['gpu-1', 'gpu-2'],
+  );
+  t.deepEqual(fitLines(small)[0], 'DaemonSet/d spec.template: 2 of 2 pods fit, and 0 more');
+  const large = fitsIn([daemons('16Gi')], NODES.slice(0, 2));
+  t.like(large[0], { outcome: 'does not fit', replicas: 2, placed: [{ node: 'gpu-2' }] });
+  t.regex(large[0]?.nearest ?? '', /^node gpu-1: /);
+  t.like(fitsIn([daemons('1Gi', { nodeSelector: { pool: 'gpu-2' } })])[0], { outcome: 'fits', replicas: 1 });
+});
+
 test('pods without a share and refused ones say so', (t) => {
   const plain = { ...template({ cpu: 1 }), kind: 'Pod', metadata: { name: 'p' } };
   const bad = { ...template({ 'tencent.com/vcuda-core': 150 }), kind: 'Pod', metadata: { name: 'q' } };

@@ -214,6 +214,12 @@ test('an object that names GPUs outside of a pod is not passed over', (t) => {
   t.regex(unreadOf(quota) ?? '', /^ResourceQuota\/q: names requests\.nvidia\.com\/gpu/);
   t.is(unreadOf({ kind: 'ConfigMap', metadata: { name: 'c' }, data: { a: 'nvidia.com/gpu.present' } }), undefined);
   t.is(unreadOf(pod({ containers: [main(H)], tolerations: [{ key: 'nvidia.com/gpu' }] })), undefined);
+  const step = {
+    container: main(H),
+    tolerations: [{ key: 'nvidia.com/gpu' }],
+    nodeSelector: { 'nvidia.com/gpu': 'x' },
+  };
+  t.is(unreadOf({ kind: 'Workflow', spec: { templates: [step] } }), undefined);
   t.is(unreadOf(isvc({ model: { resources: limits } })), undefined);
   // Volcano counts a job's minResources before any pod is there.
   const job = {

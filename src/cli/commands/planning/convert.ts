@@ -113,6 +113,9 @@ export function unreadOf(document: JsonObject): string | undefined {
   );
 }
 
+/** Parts of a pod in which such a name is that of a taint or label. */
+const OF_NODES = ['tolerations', 'nodeSelector', 'affinity'];
+
 /** The first key or text that is a resource of a dialect, also as quotas write it (`requests.nvidia.com/gpu`). */
 function namedIn(value: unknown): string | undefined {
   if (typeof value === 'string') {
@@ -121,6 +124,7 @@ function namedIn(value: unknown): string | undefined {
   }
   if (!isObject(value) && !Array.isArray(value)) return undefined;
   for (const [key, part] of Object.entries(value)) {
+    if (OF_NODES.includes(key)) continue;
     const found = namedIn(key) ?? namedIn(part);
     if (found !== undefined) return found;
   }
