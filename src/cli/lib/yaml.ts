@@ -37,7 +37,9 @@ export function readYaml(path: string): readonly unknown[] {
     const hint = isTemplate ? '\nit has marks of a template ({{ }}): render it first, as with "helm template"' : '';
     throw new UsageError(`${path}: ${message.trimEnd()}${hint}`);
   };
-  return [parseAllDocuments(text, AS_KUBECTL)].flat().flatMap((document, index) => {
+  // Objects of JSON one after the other: no line within one begins with a brace.
+  const separated = text.startsWith('{') ? text.replaceAll(/\}\s*\n(?=\{)/g, '}\n---\n') : text;
+  return [parseAllDocuments(separated, AS_KUBECTL)].flat().flatMap((document, index) => {
     const [error] = 'errors' in document ? document.errors : [];
     if (error) return refuse(error.message);
     try {

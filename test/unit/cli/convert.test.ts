@@ -105,6 +105,12 @@ spec:
   t.notRegex(yaml, /[&*]\w/);
 });
 
+test('objects of JSON may follow one another, and a key may be there once', (t) => {
+  const stream = `${JSON.stringify(TRAIN, null, 2)}\n\n${JSON.stringify(NOTEBOOK)}\n${JSON.stringify(TRAIN)}\n`;
+  t.is(parse(run(stream, 'convert', '-f', '-', '-o', 'json').stdout).length, 3);
+  t.regex(run('a: 1\na: 2', 'convert', '-f', '-').stderr, /^cotenant: -: Map keys must be unique at line 2,/);
+});
+
 test('the manifests of a folder are read in the order of their names', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'manifests-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
