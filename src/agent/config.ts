@@ -177,7 +177,10 @@ export function readSettings(path: string): Settings {
     const { parse } = require('yaml') as typeof import('yaml');
     value = parse(readFileSync(path, 'utf8'));
   } catch (error) {
-    throw new Error(`${path}: ${(error as Error).message}`);
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw new Error(
+      `${path}: ${code === 'MULTIPLE_DOCS' ? 'has several documents; want one, with the settings' : message}`,
+    );
   }
   if (value === null || value === undefined) return {};
   if (!isObject(value)) throw new Error(`${path}: is not a map of settings; write name: value`);

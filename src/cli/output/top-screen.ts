@@ -187,8 +187,8 @@ export function topLines(snapshot: Snapshot, look: Look): readonly string[] {
   const users = userLines(snapshot, look);
   // The cursor has the last line.
   const room = (look.height ?? Number.POSITIVE_INFINITY) - 1 - before.length - after.length;
-  if (users.length <= room) return [...before, ...users, ...after];
-  const shown = Math.max(LEAST_USERS, room - 1);
+  const shown = users.length <= room ? room : Math.max(LEAST_USERS, room - 1);
+  if (users.length <= shown) return [...before, ...users, ...after];
   const more = startOf(`… ${users.length - shown} more lines; those with a problem are first`, look.width);
   return [...before, ...userLines(snapshot, look, 'wrong').slice(0, shown), more, ...after];
 }

@@ -186,6 +186,7 @@ test('a file is YAML or JSON with a map in it; an empty one changes nothing', (t
     ['just text', /agent\.yaml: is not a map of settings; write name: value$/],
     ['port: 1\nport: 2\n', /agent\.yaml: Map keys must be unique/],
     ['a: [1', /agent\.yaml: /],
+    ['a: 1\n---\nb: 2\n', /agent\.yaml: has several documents; want one, with the settings$/],
   ];
   for (const [text, message] of wrong) t.throws(() => readSettings(written(t, text)), { message });
   t.throws(() => readSettings('/nonexistent/agent.yaml'), { message: /^\/nonexistent\/agent\.yaml: ENOENT/ });

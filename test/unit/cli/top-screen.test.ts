@@ -222,4 +222,6 @@ test('of a full node a terminal shows what fits, those over their grant first', 
     t.true(lines.some((line) => /^… \d+ more lines; those with a problem are first$/.test(line)));
   }
   t.is(topLines(full, BY_GPU).length, 2 + 1 + 9 + 1 + 401 + 1, 'into a file go all');
+  const few = { ...full, containers: containers.slice(0, 3) };
+  t.deepEqual(topLines(few, { ...BY_GPU, height: 5 }), topLines(few, BY_GPU), 'no line says that no more are left');
 });
