@@ -162,6 +162,15 @@ test('names of a dialect that is off are named', (t) => {
   const { pods } = convertDocument(TRAIN, configured({}));
   t.like(pods[0], { outcome: 'untouched' });
   t.deepEqual(pods[0]?.unread, ['nvidia.com/gpu', 'nvidia.com/gpumem']);
+  const unknown = {
+    kind: 'Pod',
+    spec: podSpec({ cpu: 1, 'nvidia.com/vgpu': 1, 'amd.com/gpu': 1, 'example.com/fpga': 1, 'example.com/gpu': 0 }),
+  };
+  t.deepEqual(convertDocument(unknown, all).pods[0]?.unread, ['nvidia.com/vgpu', 'amd.com/gpu']);
+  t.regex(
+    run(yamlOf(unknown), 'convert', '-f', '-').stdout,
+    /: asks for no share.*\n {2}nvidia\.com\/vgpu is not read: no dialect has it, and the pod waits for a node that does\n/,
+  );
   const fraction = {
     kind: 'Pod',
     metadata: { annotations: { 'gpu-fraction': '0.5' } },

@@ -1,11 +1,12 @@
 // `cotenant convert`: what the webhook would make of manifests, container by container, without a cluster.
 import { rulesOf, type WebhookConfiguration } from '../../../../webhook/config.ts';
 import { mutatePod } from '../../../../webhook/mutate.ts';
-import { TENANT_ANNOTATIONS } from '../../../api/names.ts';
+import { isOwnKey, TENANT_ANNOTATIONS } from '../../../api/names.ts';
 import type { ContainerRequest } from '../../../api/request.ts';
 import { parsePodRequest } from '../../../api/request-annotation.ts';
 import { isObject, type JsonObject, listAt, objectAt, textAt } from '../../../common/json.ts';
 import { formatProblem } from '../../../common/problem.ts';
+import { sameQuantity } from '../../../common/quantity.ts';
 import { ownAmounts, showAmounts } from '../../../request/amounts.ts';
 import { listContainers, type PodContainer } from '../../../request/containers.ts';
 import { type Dialect, ownsKey, ownsResource } from '../../../request/dialects/dialect.ts';
@@ -33,7 +34,7 @@ export type ConvertedPod = {
   readonly place: string;
   readonly outcome: 'share' | 'untouched' | 'refused';
   readonly containers: readonly Converted[];
-  /** Resources, annotations and labels of dialects that are off. */
+  /** Resources, annotations and labels of dialects that are off, and resources of GPUs that no dialect has. */
   readonly unread: readonly string[];
   readonly problems: readonly string[];
   readonly warnings: readonly string[];
@@ -150,7 +151,7 @@ function describe(
     }),
     unread: [
       ...new Set([
-        ...containers.flatMap(resourcesOf).filter(ofForeign(ownsResource, read)),
+        ...containers.flatMap(resourcesOf).filter((name) => ofForeign(ownsResource, read)(name) || isUnknownGpu(name)),
         ...keysOf(pod).filter(ofForeign(ownsKey, read)),
       ]),
     ],
@@ -164,6 +165,12 @@ const ofForeign =
   (owns: (dialect: Dialect, name: string) => boolean, read: readonly Dialect[]) =>
   (name: string): boolean =>
     FOREIGN_DIALECTS.some((dialect) => owns(dialect, name)) && !read.some((dialect) => owns(dialect, name));
+
+/** By its name, such as `nvidia.com/vgpu` or `amd.com/gpu`: the pod waits for a node with its device plugin. */
+const isUnknownGpu = (name: string): boolean =>
+  /^[^/]+\/.*(gpu|cuda)/i.test(name) &&
+  !isOwnKey(name) &&
+  !FOREIGN_DIALECTS.some((dialect) => ownsResource(dialect, name));
 
 const keysOf = ({ metadata }: JsonObject): readonly string[] =>
   Object.keys({ ...objectAt(metadata, 'annotations'), ...objectAt(metadata, 'labels') });
@@ -181,8 +188,11 @@ function misplacedOn(document: JsonObject, pod: JsonObject): readonly string[] {
   return keysOf(document).filter((key) => counts(key) && !keysOf(pod).includes(key));
 }
 
+/** Those that it asks for: of 0 it asks nothing. */
 const resourcesOf = ({ spec }: PodContainer): readonly string[] =>
-  Object.keys(objectAt(objectAt(spec, 'resources'), 'limits'));
+  Object.entries(objectAt(objectAt(spec, 'resources'), 'limits'))
+    .filter(([, amount]) => !sameQuantity(amount, '0'))
+    .map(([name]) => name);
 
 const shareOf = ({ dialect, asked, gpus }: ContainerRequest): NonNullable<Converted['share']> => ({
   dialect,
@@ -197,12 +207,14 @@ function linesOf({ object, place, outcome, containers, unread, problems, warning
     ...(share ? [`${container} (${share.dialect}): ${share.asked}`, `  ${share.meaning}`, `  ${share.becomes}`] : []),
     ...(!share && outcome === 'share' ? [`${container}: no GPU`] : []),
   ]);
-  const off = unread.map((name) => `${name} is not read: ${dialectsWith(name)} is off`);
+  const off = unread.map((name) => `${name} is not read: ${whyUnread(name)}`);
   const all = [...lines, ...off, ...problems, ...warnings.map((warning) => `warning: ${warning}`)];
   return [oneLine(`${object}${place === '' ? '' : ` ${place}`}${head}`), ...all.map((line) => `  ${oneCell(line)}`)];
 }
 
-const dialectsWith = (name: string): string =>
-  `dialect ${FOREIGN_DIALECTS.filter((dialect) => ownsResource(dialect, name) || ownsKey(dialect, name))
-    .map((dialect) => dialect.name)
-    .join(' or ')}`;
+function whyUnread(name: string): string {
+  const owners = FOREIGN_DIALECTS.filter((dialect) => ownsResource(dialect, name) || ownsKey(dialect, name));
+  return owners.length === 0
+    ? 'no dialect has it, and the pod waits for a node that does'
+    : `dialect ${owners.map((dialect) => dialect.name).join(' or ')} is off`;
+}
