@@ -4,7 +4,7 @@ import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
 import { type Cluster, connect, defaultKubeconfig } from '../cluster/api-client.ts';
 import { STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
-import { type Option, type Options, type Parsed, text, texts, UsageError } from '../lib/command.ts';
+import { given, type Option, type Options, type Parsed, text, texts, UsageError } from '../lib/command.ts';
 
 export const KUBECONFIG_OPTIONS: Options = {
   kubeconfig: {
@@ -95,6 +95,9 @@ export async function clusterOf(parsed: Parsed, both: readonly string[] = []): P
 }
 
 export function namedCluster(parsed: Parsed): Promise<Cluster> {
+  const namespace = text(parsed, 'namespace');
+  if (namespace !== undefined && !NAME.test(namespace))
+    throw new UsageError(`${given('namespace', namespace)}: want the name of a namespace`);
   const [user, groups] = [text(parsed, 'as'), texts(parsed, 'as-group')];
   if (user === undefined && groups.length > 0) throw new UsageError('--as-group: needs --as USER');
   return connect(text(parsed, 'kubeconfig'), text(parsed, 'context'), {
@@ -106,12 +109,13 @@ export function namedCluster(parsed: Parsed): Promise<Cluster> {
 
 const UNITS_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
 
-/** As kubectl reads it: a number alone is seconds, 0 waits for ever. */
-function requestTimeout(given: string | undefined): number | undefined {
-  if (given === undefined) return undefined;
-  const [, count, unit = 's'] = /^(\d{1,9})(ms|s|m|h)?$/.exec(given) ?? [];
-  if (count === undefined) throw new UsageError(`--request-timeout ${given}: want a time such as 30s, 1m or 0`);
-  return Number(count) * (UNITS_MS[unit] ?? 0);
+/** As kubectl reads it: a number alone is seconds, `1m30s` is both, 0 waits for ever. */
+export function requestTimeout(time: string | undefined): number | undefined {
+  if (time === undefined) return undefined;
+  const isWhole = /^(\d{1,9}|(\d{1,9}(\.\d{1,9})?(ms|s|m|h)){1,4})$/.test(time);
+  if (!isWhole) throw new UsageError(`${given('request-timeout', time)}: want a time such as 30s, 1m30s or 0`);
+  const parts = [...time.matchAll(/([\d.]+)(ms|s|m|h)?/g)];
+  return parts.reduce((sum, [, count, unit = 's']) => sum + Number(count) * (UNITS_MS[unit] ?? 0), 0);
 }
 
 /** Names of Kubernetes' objects (RFC 1123). */

@@ -81,6 +81,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   ],
   [['run', '--gpu-memory', '1Gi', '--gpu-cores', '101', '--', 'true'], /^cotenant: --gpu-cores 101: want 1 to 100/],
   [['run', '--gpu-memory', '1Gi', '--gpus', '0', '--', 'true'], /^cotenant: --gpus 0: want 1 to 16/],
+  [['get', '-n', '../x', '--kubeconfig', KUBECONFIG], /^cotenant: --namespace \.\.\/x: want the name of a namespace$/m],
   [['why'], /^cotenant: want one pod, or one tenant by name or id/],
   [['why', 'a/b/c', '--ask-cluster', '--kubeconfig', KUBECONFIG], /^cotenant: a\/b\/c: want POD or NAMESPACE\/POD/],
   [['why', 'a/b', '-n', 'c', '--kubeconfig', KUBECONFIG], /^cotenant: -n c and a\/b name two namespaces: want one/],
@@ -91,7 +92,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['get', '--as-group', 'ops', '--kubeconfig', KUBECONFIG], /^cotenant: --as-group: needs --as USER$/m],
   [
     ['get', '--request-timeout', 'soon', '--kubeconfig', KUBECONFIG],
-    /^cotenant: --request-timeout soon: want a time such as 30s, 1m or 0$/m,
+    /^cotenant: --request-timeout soon: want a time such as 30s, 1m30s or 0$/m,
   ],
   [
     ['get', '--cluster', 'other', '--kubeconfig', KUBECONFIG],
