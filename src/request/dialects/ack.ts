@@ -11,7 +11,7 @@ import {
 } from '../../api/request.ts';
 import { textAt } from '../../common/json.ts';
 import { type Checked, invalid, keyPath, missing, type Problem } from '../../common/problem.ts';
-import { parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
+import { meantPercent, parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import { mayBeUnlimited, type Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
@@ -102,7 +102,10 @@ function readWhole(asked: Asked, isAsked: (name: string) => boolean): Checked<An
   }
   const text = asked.amounts.get(WHOLE) ?? '';
   const count = parseWhole(text, 1, MOST_GPUS);
-  if (!count.ok) return err([invalid(asked.amountPath(WHOLE), text, count.error.wrong, count.error.right)]);
+  if (!count.ok) {
+    const right = meantPercent(text) === undefined ? count.error.right : `write ${MEMORY} for a part of a GPU`;
+    return err([invalid(asked.amountPath(WHOLE), text, count.error.wrong, right)]);
+  }
   return {
     ok: true,
     value: { gpus: Array.from({ length: count.value }, () => ({ memory: { kind: 'whole' } })), warnings: [] },

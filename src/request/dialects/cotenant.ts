@@ -53,8 +53,8 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   return { ok: true, value: { gpus: Array.from({ length: gpus.value }, () => share), warnings } };
 }
 
-/** What is right in the place of half a GPU, or of an amount of memory. */
-function partOfGpu(text: string): string | undefined {
+/** What is right in the place of half a GPU, or of an amount of memory, where GPUs are counted. */
+export function partOfGpu(text: string): string | undefined {
   // The API server writes 0.5 as "500m".
   if (/^(0?[.,]\d+|\d{1,3}m|\d+\s*%)$/.test(text))
     return `write ${GPU_MEMORY}, such as "4Gi", and ${GPU_CORES} in percent for a part of a GPU`;

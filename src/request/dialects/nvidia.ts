@@ -8,6 +8,7 @@ import { type Checked, invalid } from '../../common/problem.ts';
 import { MIB, parseWhole } from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
+import { partOfGpu } from './cotenant.ts';
 import type { Answer, Asked, Dialect } from './dialect.ts';
 
 const WHOLE = 'nvidia.com/gpu';
@@ -47,7 +48,8 @@ function read(asked: Asked, rules: Rules): Checked<Answer> {
   // NVIDIA's plugin lets a container see only one kind, and does not say which.
   if (other !== undefined) return refuse(`is a second kind of GPU beside ${other[0]}`, 'leave one of the two out');
   const count = parseWhole(text, 1, MOST_GPUS);
-  if (!count.ok) return refuse(count.error.wrong, count.error.right);
+  if (!count.ok)
+    return refuse(count.error.wrong, (resource === WHOLE ? partOfGpu(text) : undefined) ?? count.error.right);
   const answer = (share: GpuShare): Checked<Answer> => ({
     ok: true,
     value: { gpus: Array.from({ length: count.value }, () => share), warnings: [] },

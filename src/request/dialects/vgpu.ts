@@ -10,7 +10,15 @@ import {
 } from '../../api/names.ts';
 import { type DialectName, type MemoryAmount, MOST_GPUS, MOST_MEMORY_BYTES } from '../../api/request.ts';
 import { type Checked, invalid, missing, type Problem } from '../../common/problem.ts';
-import { MIB, parsePercent, parseUnits, parseWhole, sameQuantity } from '../../common/quantity.ts';
+import {
+  binaryText,
+  MIB,
+  meantPercent,
+  parsePercent,
+  parseUnits,
+  parseWhole,
+  sameQuantity,
+} from '../../common/quantity.ts';
 import { err } from '../../common/result.ts';
 import type { Rules } from '../rules/namespace-rules.ts';
 import type { Answer, Asked, Dialect, ForeignChoice } from './dialect.ts';
@@ -165,12 +173,12 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
     const parse = isPercent ? parsePercent : parseWhole;
     const parsed = resource === names.memory ? parseUnits(text, least, most, MIB) : parse(text, least, most);
     if (parsed.ok) return parsed.value || undefined;
-    const [, percent] = /^(\d+)\s*%$/.exec(text) ?? [];
-    const isSize = resource === names.count || resource === names.memory;
+    const [, percent] = (resource === names.memory && /^(\d+)\s*%$/.exec(text)) || [];
     const isUnclear = isPercent && parsed.error.meant === undefined;
     const usual = isUnclear ? 'write a whole number from 0 to 100' : parsed.error.right;
-    const isOther = percent !== undefined && isSize && names.percentage !== undefined;
-    const right = isOther ? `write ${names.percentage}: ${percent}` : `${usual}: ${unit}`;
+    const isOther = percent !== undefined && names.percentage !== undefined;
+    const part = resource === names.count ? partOf(text, names) : undefined;
+    const right = part ?? (isOther ? `write ${names.percentage}: ${percent}` : `${usual}: ${unit}`);
     problems.push(invalid(asked.amountPath(resource), text, parsed.error.wrong, right));
     return undefined;
   };
@@ -202,6 +210,16 @@ function read(asked: Asked, names: Names, { defaults }: Rules): Checked<Answer> 
       warnings,
     },
   };
+}
+
+/** What is right in the place of a part of a GPU, or of an amount of memory, where GPUs are counted. */
+function partOf(text: string, { memory, percentage }: Names): string | undefined {
+  const percent = meantPercent(text);
+  if (percent !== undefined && percent > 0 && percent <= 100)
+    return percentage === undefined ? `write ${memory}, MiB, for a part of a GPU` : `write ${percentage}: ${percent}`;
+  if (!/^[\d.]+[MGT]i$/.test(binaryText(text))) return undefined;
+  const units = parseUnits(text, 1, MOST_MEMORY_BYTES / MIB, MIB);
+  return units.ok || units.error.meant === undefined ? undefined : `write ${memory}: ${units.error.meant}`;
 }
 
 /** MiB win over percent; without either the namespace's default is meant, or the whole GPU. */

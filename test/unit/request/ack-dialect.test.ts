@@ -18,7 +18,7 @@ table('whole GPUs of ACK', {
   'beside a share of nothing': { limits: { [WHOLE]: '1', [MEMORY]: '0' }, expected: [whole] },
   'a part': {
     limits: { [WHOLE]: '0.5' },
-    expected: [`${limit(WHOLE)}: "0.5" is not a whole number; write a whole number from 1 to 64`],
+    expected: [`${limit(WHOLE)}: "0.5" is not a whole number; write aliyun.com/gpu-mem for a part of a GPU`],
   },
   'beside memory': {
     limits: { [WHOLE]: '1', [MEMORY]: '3' },

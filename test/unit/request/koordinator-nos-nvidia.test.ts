@@ -132,7 +132,9 @@ table('NVIDIA', {
   'half a GPU': {
     settings: nvidia,
     limits: { [GPU]: '0.5' },
-    expected: [`${limit(GPU)}: "0.5" is not a whole number; write a whole number from 1 to 64`],
+    expected: [
+      `${limit(GPU)}: "0.5" is not a whole number; write cotenant.io/gpu-memory, such as "4Gi", and cotenant.io/gpu-cores in percent for a part of a GPU`,
+    ],
   },
   'a replica is its part of the memory': {
     settings: { ...nvidia, nvidiaReplicas: 3 },

@@ -61,7 +61,9 @@ for (const [dialect, [N, M, C, P]] of Object.entries(FAMILY)) {
     'half a vGPU': {
       settings,
       limits: { [N]: '0.5' },
-      expected: [`${limit(N)}: "0.5" is not a whole number; write a whole number from 1 to 64: GPUs`],
+      expected: [
+        `${limit(N)}: "0.5" is not a whole number; write ${P ? `${P}: 50` : `${M}, MiB, for a part of a GPU`}`,
+      ],
     },
     'a size with a unit is bytes, not MiB': {
       settings,
