@@ -1,6 +1,6 @@
 // Applies a JSON Patch (RFC 6902) of the operations add, replace and remove, as the API server does.
 import { isObject, type JsonObject } from '../src/common/json.ts';
-import { pointerSteps } from './json-pointer.ts';
+import { pointerSteps, unescapeStep } from './json-pointer.ts';
 
 export type Operation =
   | { readonly op: 'add' | 'replace'; readonly path: string; readonly value: unknown }
@@ -20,19 +20,25 @@ export function applyPatch(original: JsonObject, operations: readonly Operation[
     return copy;
   };
   const root = copyOf(original, '');
-  for (const operation of operations) {
-    const { path } = operation;
-    const steps = pointerSteps(path);
-    const last = steps.pop();
-    if (last === undefined) throw new Error('the whole object is no place');
+  const parentOf = (path: string, cut: number): Container => {
     let parent = root;
-    for (const step of steps) {
+    for (const step of pointerSteps(path.slice(0, cut))) {
       if (!isIn(parent, step)) throw new Error(`${path}: there is no ${step}`);
       const child = copyOf((parent as Record<string, unknown>)[step], path);
       put(parent, step, child);
       parent = child;
     }
-    change(parent, last, operation);
+    return parent;
+  };
+  /** Most operations are in the same place as the one before, which has not moved it. */
+  let before: { readonly place: string; readonly parent: Container } | undefined;
+  for (const operation of operations) {
+    const { path } = operation;
+    const cut = path.lastIndexOf('/');
+    if (cut < 0) throw new Error('the whole object is no place');
+    const place = path.slice(0, cut);
+    if (before?.place !== place) before = { place, parent: parentOf(path, cut) };
+    change(before.parent, unescapeStep(path.slice(cut + 1)), operation);
   }
   return root;
 }

@@ -6,14 +6,13 @@ export function escapeStep(step: string): string {
   return step.replaceAll('~', '~0').replaceAll('/', '~1');
 }
 
-function unescapeStep(step: string): string {
-  return step.replaceAll('~1', '/').replaceAll('~0', '~');
+export function unescapeStep(step: string): string {
+  return step.includes('~') ? step.replaceAll('~1', '/').replaceAll('~0', '~') : step;
 }
 
 /** Empty: the whole document. */
 export function pointerSteps(pointer: string): string[] {
-  const steps = pointer.split('/').slice(1);
-  return pointer.includes('~') ? steps.map(unescapeStep) : steps;
+  return pointer.split('/').slice(1).map(unescapeStep);
 }
 
 /** The field path of a pointer, as Kubernetes writes it: `spec.containers[0].env`. */

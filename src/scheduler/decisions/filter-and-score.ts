@@ -33,7 +33,7 @@ export type Decider = {
   /** Which GPUs of this node it would get. */
   on(request: ParsedRequest, node: string): PodPlacement;
   /**
-   * All nodes that can take it, in the order of `nodes`, and why each of the others cannot. With `most`, where more can:
+   * All nodes that can take it, in the order of `nodes`, and why each of the others cannot. With `most`, where as many can:
    * the best, and no reasons.
    */
   filter(request: ParsedRequest, nodes: readonly string[], most?: number): Filtered;
@@ -133,14 +133,17 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     },
     on: ({ request }, node) => place(request, node),
     filter(request, nodes, most = Number.POSITIVE_INFINITY) {
-      const { decided, order } = decideAll(request, nodes);
+      if (learns(request.request)) learn();
+      const best = most === 1 ? cache.best(request.key, nodes, (node) => decide(request.request, node)) : undefined;
+      if (best !== undefined) return { feasible: [best], failed: {}, unresolvable: {} };
+      const { decided, order } = decideKnown(request, nodes);
       const fitting: Fitting[] = [];
       const refused: RefusedNode[] = [];
       for (const one of decided) {
         if ('rank' in one) fitting.push(one);
         else refused.push(one);
       }
-      if (fitting.length > most)
+      if (fitting.length >= most)
         return { feasible: bestOf(fitting, order, most).map(({ node }) => node), failed: {}, unresolvable: {} };
       const feasible = fitting.map(({ node }) => node);
       const reasonOf = (node: string): string => {

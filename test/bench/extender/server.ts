@@ -84,7 +84,7 @@ export async function extenderOn(
       gangs,
       nominations,
       decideInLag: createDecideInLag(allocations),
-      mostNodes: 100,
+      mostNodes: 1,
       metrics,
       notReadyReason,
       logger,
