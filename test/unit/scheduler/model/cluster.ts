@@ -134,7 +134,7 @@ function openReplica(api: ModelApi, name: ReplicaName): Replica {
   const parts = createParts(
     {
       ...{ config: api.configOf(name), host: '127.0.0.1', port: 0, lease: LEASE, leaseHolder: 'sidecar' },
-      ...{ hostname: name, placement: 'binpack', mostNodes: 100, evictOvercommittedAfterMs: 15_000, logger: SILENT },
+      ...{ hostname: name, placement: 'binpack', mostNodes: 1, evictOvercommittedAfterMs: 15_000, logger: SILENT },
     },
     metrics,
   );
