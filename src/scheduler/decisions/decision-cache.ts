@@ -166,7 +166,7 @@ function placeOf(order: readonly Fitting[], one: Fitting): number {
 
 /** A few by binary search, many by sorting all. */
 function insert(order: Fitting[], fresh: readonly Fitting[]): void {
-  if (fresh.length > 16) {
+  if (fresh.length > 64) {
     for (const one of fresh) order.push(one);
     order.sort(before);
   } else for (const one of fresh) order.splice(placeOf(order, one), 0, one);
