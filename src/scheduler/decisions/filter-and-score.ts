@@ -11,13 +11,7 @@ import type { Gang } from '../../placement/gang.ts';
 import { type PlacementRequest, type PodPlacement, placePod, preferenceOf } from '../../placement/place-pod.ts';
 import { costOnNode, scoreOfRank } from '../../placement/score.ts';
 import { learnWorkload } from '../../placement/workload.ts';
-import {
-  createDecisionCache,
-  type Decided,
-  type DecidedNodes,
-  type Fitting,
-  type RefusedNode,
-} from './decision-cache.ts';
+import { createDecisionCache, type Decided, type DecidedNodes, type RefusedNode } from './decision-cache.ts';
 
 export type Filtered = {
   readonly feasible: readonly string[];
@@ -98,12 +92,11 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
     const placed = place(request, node);
     if (!placed.ok) {
       const { summary, distance, temporary } = placed;
-      return { node, summary, distance, temporary };
+      return { fits: false, summary, distance, temporary };
     }
     const placeable = allocations.placeableNode(node) ?? NO_GPUS;
     const preference = preferenceOf(request, placeable, defaultPlacement, learned?.worth);
-    const { first, second } = costOnNode(placed.containers, placeable, preference);
-    return { node, first, second, tie: hashOf(node), rank: -1 };
+    return { fits: true, cost: costOnNode(placed.containers, placeable, preference) };
   };
 
   const decideKnown = ({ request, key }: ParsedRequest, nodes: readonly string[]): DecidedNodes =>
@@ -136,44 +129,42 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
       if (learns(request.request)) learn();
       const best = most === 1 ? cache.best(request.key, nodes, (node) => decide(request.request, node)) : undefined;
       if (best !== undefined) return { feasible: [best], failed: {}, unresolvable: {} };
-      const { decided, order } = decideKnown(request, nodes);
-      const fitting: Fitting[] = [];
-      const refused: RefusedNode[] = [];
-      for (const one of decided) {
-        if ('rank' in one) fitting.push(one);
-        else refused.push(one);
-      }
-      if (fitting.length >= most)
-        return { feasible: bestOf(fitting, order, most).map(({ node }) => node), failed: {}, unresolvable: {} };
-      const feasible = fitting.map(({ node }) => node);
+      const decided = decideKnown(request, nodes);
+      const fitting = nodes.filter((_, at) => decided.rankAt(at) >= 0);
+      if (fitting.length >= most) return { feasible: bestOf(nodes, decided, most), failed: {}, unresolvable: {} };
+      const refused = nodes.flatMap((_, at) => (decided.rankAt(at) < 0 ? [decided.refusalAt(at)] : []));
       const reasonOf = (node: string): string => {
         const placed = place(request.request, node);
         return placed.ok ? '' : placed.reason();
       };
-      return { feasible, ...toReasons(refused, reasonOf) };
+      return { feasible: fitting, ...toReasons(refused, reasonOf) };
     },
     prioritize(request, nodes) {
-      const { decided, order } = decideAll(request, nodes);
-      let best: Fitting | undefined;
-      for (const one of decided) if ('rank' in one && (best === undefined || one.rank < best.rank)) best = one;
-      return decided.map((one) => ({
-        Host: one.node,
-        Score: 'rank' in one ? scoreOfRank(one === best ? 0 : one.rank, order.length) : 0,
-      }));
+      const { rankAt, fitting } = decideAll(request, nodes);
+      const ranks = nodes.map((_, at) => rankAt(at));
+      const best = ranks.reduce((least, rank) => (rank >= 0 && rank < least ? rank : least), Number.POSITIVE_INFINITY);
+      return nodes.map((Host, at) => {
+        const rank = ranks[at] ?? -1;
+        return { Host, Score: rank < 0 ? 0 : scoreOfRank(rank === best ? 0 : rank, fitting) };
+      });
     },
     bestOf(nodes) {
       const among = new Set(nodes);
       /** By the request's key. */
-      const asked = new Map<string, { readonly version: number; readonly order: DecidedNodes['order'] }>();
+      const asked = new Map<string, { readonly version: number; readonly kind: DecidedNodes['kind'] }>();
       return (request) => {
         if (asked.size === 0 && learns(request.request)) learn();
         const before = asked.get(request.key);
         const changed = before && allocations.changedSince(before.version);
-        let { order } = decideKnown(request, changed ? [...changed].filter((node) => among.has(node)) : nodes);
+        let decided = decideKnown(request, changed ? [...changed].filter((node) => among.has(node)) : nodes);
         // The cache has dropped what was decided about the others.
-        if (before && order !== before.order) order = decideKnown(request, nodes).order;
-        asked.set(request.key, { version: allocations.version, order });
-        return order.find(({ node }) => among.has(node))?.node;
+        if (before && decided.kind !== before.kind) decided = decideKnown(request, nodes);
+        asked.set(request.key, { version: allocations.version, kind: decided.kind });
+        for (let rank = 0; rank < decided.fitting; rank += 1) {
+          const node = decided.nodeAt(rank);
+          if (among.has(node)) return node;
+        }
+        return undefined;
       };
     },
     get cached() {
@@ -182,12 +173,12 @@ export function createDecider(allocations: Allocations, defaultPlacement: Placem
   };
 }
 
-/** The best of these, best first. `order`: all that fit anywhere. */
-function bestOf(fitting: readonly Fitting[], order: readonly Fitting[], most: number): readonly Fitting[] {
-  const isGiven = new Uint8Array(order.length);
-  for (const { rank } of fitting) isGiven[rank] = 1;
-  const best: Fitting[] = [];
-  for (const one of order) if (isGiven[one.rank] === 1 && best.push(one) === most) break;
+/** The best of these nodes, best first. */
+function bestOf(nodes: readonly string[], { rankAt, nodeAt, fitting }: DecidedNodes, most: number): readonly string[] {
+  const isGiven = new Uint8Array(fitting);
+  for (let at = 0; at < nodes.length; at += 1) if (rankAt(at) >= 0) isGiven[rankAt(at)] = 1;
+  const best: string[] = [];
+  for (let rank = 0; rank < fitting && best.length < most; rank += 1) if (isGiven[rank] === 1) best.push(nodeAt(rank));
   return best;
 }
 
@@ -199,13 +190,6 @@ function keyOf(request: ParsedRequest['request']): string {
   return createHash('sha256')
     .update(JSON.stringify([placement, gpuModels, gpuUuids, sameGpu, amounts, replicaOf, cores]))
     .digest('base64');
-}
-
-/** FNV-1a, 31 bits: V8 keeps it in the object. */
-function hashOf(text: string): number {
-  let hash = 0x811c9dc5;
-  for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
-  return hash >>> 1;
 }
 
 const NO_GPUS = { mostTenantsPerGpu: 0, gpus: [] };

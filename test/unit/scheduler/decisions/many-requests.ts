@@ -17,5 +17,5 @@ for (const [index, node] of nodes.entries()) {
 }
 const decider = createDecider(allocations, 'binpack');
 let fits = 0;
-for (let mib = 200; mib < 600; mib += 1) fits += decider.filter(parsedRequest(decider, mib), nodes).feasible.length;
-console.log(JSON.stringify({ cached: decider.cached, fits }));
+for (let mib = 200; mib < 1000; mib += 1) fits += decider.filter(parsedRequest(decider, mib), nodes).feasible.length;
+console.log(JSON.stringify({ cached: decider.cached, fits, arrayBytes: process.memoryUsage().arrayBuffers }));
