@@ -24,6 +24,11 @@ const PARTS: readonly Part[] = [
     },
   },
   {
+    name: 'crun',
+    words: ['guest', 'test/guest/kubelet.test.ts'],
+    environment: { COTENANT_RUNTIME: 'crun' },
+  },
+  {
     name: 'reviews',
     words: ['unit', 'test/unit/webhook/properties.test.ts'],
     environment: { COTENANT_REVIEWS: '1000000' },

@@ -1,6 +1,6 @@
-// The product on a node with version 2 of cgroups: a real kubelet with its defaults, containerd and runc in an emulated
-// machine, as a second node of a test cluster. The control plane, the webhook and the scheduler run outside, on the
-// cluster's first node. A named part of the tests of test/cluster.
+// The product on a node with version 2 of cgroups: a real kubelet with its defaults, containerd, and runc or crun
+// (COTENANT_RUNTIME) in an emulated machine, as a second node of a test cluster. The control plane, the webhook and the
+// scheduler run outside, on the cluster's first node. A named part of the tests of test/cluster.
 import test, { type ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
 import { type Bed, BUSYBOX_IMAGE, startBed } from '../cluster/bed/bed.ts';
@@ -39,6 +39,7 @@ import {
 } from '../cluster/support/pods.ts';
 import { podOfRelease } from '../cluster/support/release.ts';
 import { readyHelm } from '../support/services/helm.ts';
+import { crunPackages, ociRuntime } from './node/crun.ts';
 import { nodeReason } from './node/disk.ts';
 import { GUEST_WAIT_MS, type GuestNode, startGuestNode } from './node/guest-node.ts';
 import { GUEST_NODE } from './node/network.ts';
@@ -48,7 +49,9 @@ const LIMIT_MS = 900_000;
 const MEMORY = 'cotenant.io/memory';
 const tools = guestTools(console.log, false);
 const whole = wholeTools(console.log);
-const reason = !tools.ok ? tools.reason : !whole.ok ? whole.reason : nodeReason();
+const crun = ociRuntime() === 'crun' ? crunPackages(console.log) : undefined;
+const missing = [tools, whole, crun].find((one) => one?.ok === false);
+const reason = missing?.ok === false ? missing.reason : nodeReason();
 
 type Cluster = { readonly bed: Bed; readonly node: GuestNode };
 let cluster: Cluster | undefined;
@@ -74,7 +77,8 @@ if (reason === undefined) {
       },
     });
     say('the chart is installed');
-    const node = await startGuestNode(bed, tools, whole.tools, ['l4', 'a10'], (own) => {
+    const programs = { ...whole.tools, ...(crun?.ok && { crun: crun.root }) };
+    const node = await startGuestNode(bed, tools, programs, ['l4', 'a10'], (own) => {
       own.addImage(PAUSE_IMAGE, [pauseLayer(own.folder)], { entrypoint: ['/pause'] });
       own.addImage(BUSYBOX_IMAGE, [own.busybox], { entrypoint: ['/bin/sh'] });
       addCotenantImage(own);
@@ -115,12 +119,13 @@ async function logOf(bed: Bed, { metadata }: Pod, container = 'main'): Promise<r
 const attachTo = (bed: Bed, name: string, namespace: string) =>
   attach(bed, name, namespace, 'main', (pod) => logOf(bed, pod));
 
+const idOf = (pod: Pod, container: string) => containerOf(pod, container)?.containerID?.replace('containerd://', '');
+
 /** The container's cgroup below the only hierarchy: the kubelet has one for each quality of service but the highest. */
 const groupOf = (pod: Pod, container = 'main'): string => {
-  const id = containerOf(pod, container)?.containerID?.replace('containerd://', '');
   const { qosClass = 'Guaranteed' } = pod.status ?? {};
   const quality = qosClass === 'Guaranteed' ? '' : `/${qosClass.toLowerCase()}`;
-  return `/kubepods${quality}/pod${pod.metadata.uid}/${id}`;
+  return `/kubepods${quality}/pod${pod.metadata.uid}/${idOf(pod, container)}`;
 };
 
 const auditOf = ({ node }: Cluster, pod: string): readonly ActionRecord[] =>
@@ -151,6 +156,12 @@ inGuest('a kubelet at its defaults for cgroup v2 registers a node that offers it
   t.true(Number(offered['cotenant.io/gpu-memory']) > 40 * 1024 * MIB);
   const agent = await podOfRelease(bed, 'agent');
   t.is(agent.spec.nodeName, GUEST_NODE);
+  // What each writes about a container that it has created.
+  const state = node.script(`ls /run/containerd/runc/k8s.io/${idOf(agent, 'node')}`).split('\n');
+  t.deepEqual(
+    [state.includes('state.json'), state.includes('status')],
+    [ociRuntime() === 'runc', ociRuntime() === 'crun'],
+  );
   const pid = node.script(`head -n 1 /sys/fs/cgroup${groupOf(agent, 'node')}/cgroup.procs`).trim();
   t.is(node.script(`cat /proc/${pid}/cgroup`), `0::${groupOf(agent, 'node')}\n`);
 });

@@ -1,4 +1,4 @@
-// The disk of a node that runs in the guest: containerd with its images, runc, the network plugins, the kubelet, the
+// The disk of a node that runs in the guest: containerd with its images, runc or crun, the network plugins, the kubelet, the
 // simulated GPUs' programs, and what starts them. The images are imported on the host, where that is fast.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { chmodSync, cpSync, mkdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
@@ -10,6 +10,7 @@ import { interposerFiles } from '../../support/native/node.ts';
 import { createArchive } from '../initramfs.ts';
 import { HOME } from '../inside/report.ts';
 import type { GuestTools } from '../tools.ts';
+import { CRUN_FILES, CRUN_PROGRAM } from './crun.ts';
 import { modulesOf } from './modules.ts';
 import { CONTROL_PORT, GUEST_NETWORK, GUEST_NODE } from './network.ts';
 
@@ -40,6 +41,8 @@ export type NodePrograms = {
   readonly bin: string;
   /** The unpacked packages of the test cluster. */
   readonly packages: string;
+  /** Those of crun, where it takes runc's place. */
+  readonly crun?: string;
 };
 
 /** Shared objects that programs need, including the loader; none of those that are linked statically. */
@@ -57,7 +60,7 @@ function copy(from: string, to: string): void {
 export function fillDisk(
   root: string,
   { busybox }: Extract<GuestTools, { ok: true }>,
-  { bin, packages }: NodePrograms,
+  { bin, packages, crun }: NodePrograms,
   kubeconfig: string,
 ): void {
   const at = (...parts: string[]) => join(root, ...parts);
@@ -97,8 +100,13 @@ export function fillDisk(
   write('etc/resolv.conf', '');
   write('etc/os-release', 'ID=guest\nPRETTY_NAME="Emulated node"\n');
   write('etc/machine-id', `${'c07e'.repeat(8)}\n`);
-  write('etc/containerd/config.toml', CONTAINERD);
-  const runtime = ['node', join(HOME, 'test/cluster/bed/runtime.ts'), '/usr/sbin/runc', GPU_FOLDER];
+  const program = crun === undefined ? '/usr/sbin/runc' : '/usr/sbin/crun';
+  if (crun !== undefined) {
+    for (const [path, to] of Object.entries(CRUN_FILES)) copy(join(crun, path), at(to));
+    writeProgram('usr/sbin/crun', CRUN_PROGRAM);
+  }
+  write('etc/containerd/config.toml', containerdSettings(program));
+  const runtime = ['node', join(HOME, 'test/cluster/bed/runtime.ts'), program, GPU_FOLDER];
   writeProgram('usr/bin/simulated-runc', `#!/bin/sh\nexec ${runtime.join(' ')} "$@"\n`);
   write('etc/cni/net.d/10-bed.conflist', JSON.stringify(POD_NETWORK));
   write('etc/kubernetes/kubelet.yaml', stringify(KUBELET));
@@ -162,11 +170,15 @@ node ${HOME}/test/guest/inside/control.ts ${CONTROL_PORT} &
 while true; do wait; sleep 1; done
 `;
 
-const CONTAINERD = `version = 3
+const containerdSettings = (program: string) => `version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = ${JSON.stringify(PAUSE_IMAGE)}
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ['/usr/lib/cni']
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = 'io.containerd.runc.v2'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+    BinaryName = '${program}'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated]
   runtime_type = 'io.containerd.runc.v2'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated.options]
