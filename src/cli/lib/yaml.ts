@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { type ParseOptions, parseAllDocuments, type SchemaOptions, type Tags } from 'yaml';
+import { attempt } from '../../common/result.ts';
 import { UsageError } from './command.ts';
 
 /** The text of a file, or of standard input for `-`. */
@@ -32,6 +33,9 @@ const MOST_ALIASES = 1000;
 /** The documents of a file, without empty ones; values that an anchor shares are copies. */
 export function readYaml(path: string): readonly unknown[] {
   const text = readText(path);
+  // A cluster's objects may be 100 MB of JSON, which the parser of YAML takes a gigabyte for.
+  const json = /^\s*[{[]/.test(text) ? attempt(() => JSON.parse(text) as unknown) : undefined;
+  if (json?.ok) return [json.value];
   const refuse = (message = ''): never => {
     const isTemplate = /\{\{.*\}\}/.test(text);
     const hint = isTemplate ? '\nit has marks of a template ({{ }}): render it first, as with "helm template"' : '';

@@ -108,6 +108,7 @@ spec:
 test('objects of JSON may follow one another, and a key may be there once', (t) => {
   const stream = `${JSON.stringify(TRAIN, null, 2)}\n\n${JSON.stringify(NOTEBOOK)}\n${JSON.stringify(TRAIN)}\n`;
   t.is(parse(run(stream, 'convert', '-f', '-', '-o', 'json').stdout).length, 3);
+  t.is(run('\n{"kind": "A", "kind": "B"}', 'convert', '-f', '-').status, 0, 'JSON is parsed as JSON');
   t.regex(run('a: 1\na: 2', 'convert', '-f', '-').stderr, /^cotenant: -: Map keys must be unique at line 2,/);
 });
 
