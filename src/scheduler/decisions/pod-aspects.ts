@@ -12,15 +12,29 @@ export function coresIn(resources: unknown): number {
   return quantity.ok ? Number(quantity.value.numerator) / Number(quantity.value.denominator) : 0;
 }
 
-/** Of a pod's spec: its containers and sidecars together, or the init container that needs more. */
+/**
+ * Of a pod's spec, as kube-scheduler counts it (k8s.io/component-helpers, resource.PodRequests): containers and sidecars
+ * together, or an init container with the sidecars before it, if that is more; an amount of the pod as a whole in place of
+ * both; and its overhead.
+ */
 export function coresOf(spec: unknown): number {
-  const inits = listAt(spec, 'initContainers');
-  const isSidecar = (container: unknown) => textAt(container, 'restartPolicy') === 'Always';
-  const cores = (containers: readonly unknown[]) =>
-    containers.map((one) => coresIn(field(field(one, 'resources'), 'requests')));
-  const running = [...listAt(spec, 'containers'), ...inits.filter(isSidecar)];
-  const sum = cores(running).reduce((total, one) => total + one, 0);
-  return Math.max(sum, ...cores(inits.filter((one) => !isSidecar(one))));
+  let [sidecars, most] = [0, 0];
+  for (const one of listAt(spec, 'initContainers')) {
+    const cores = requestOf(one);
+    const isSidecar = textAt(one, 'restartPolicy') === 'Always';
+    if (isSidecar) sidecars += cores;
+    most = Math.max(most, isSidecar ? sidecars : sidecars + cores);
+  }
+  const running = listAt(spec, 'containers').reduce<number>((sum, one) => sum + requestOf(one), sidecars);
+  const isOfPod = field(field(field(spec, 'resources'), 'requests'), 'cpu') !== undefined;
+  return (isOfPod ? requestOf(spec) : Math.max(running, most)) + coresIn(field(spec, 'overhead'));
+}
+
+/** The API server takes a limit without a request for both. */
+function requestOf(container: unknown): number {
+  const resources = field(container, 'resources');
+  const requests = field(resources, 'requests');
+  return coresIn(field(requests, 'cpu') === undefined ? field(resources, 'limits') : requests);
 }
 
 export function aspectsOf(metadata: unknown, spec: unknown): PodAspects {

@@ -13,7 +13,17 @@ test('a pod requests the sum of its containers, or its largest init container', 
     [{ containers: [container('1')], initContainers: [container('2', { restartPolicy: 'Always' })] }, 3],
     [{ containers: [container('x')] }, 0],
   ];
-  for (const [spec, cores] of cases) t.is(coresOf(spec), cores, JSON.stringify(spec));
+  // k8s.io/component-helpers, resource.PodRequests: the order of init containers and sidecars, the pod as a whole, overhead.
+  const always = { restartPolicy: 'Always' };
+  const steps = [container('100m', always), container('800m'), container('200m', always), container('600m')];
+  cases.push(
+    [{ initContainers: steps, containers: [container('700m')] }, 1],
+    [{ initContainers: steps, containers: [container('100m')] }, 0.9],
+    [{ initContainers: steps, containers: [container('1')], resources: { requests: { cpu: '2' } } }, 2],
+    [{ containers: [container('1')], resources: { requests: { memory: '1Gi' } }, overhead: { cpu: '250m' } }, 1.25],
+    [{ containers: [{ resources: { limits: { cpu: 2 }, requests: { memory: '1Gi' } } }] }, 2],
+  );
+  for (const [spec, cores] of cases) t.is(Math.round(coresOf(spec) * 1e6) / 1e6, cores, JSON.stringify(spec));
 });
 
 test('what is free follows nodes and pods, in whichever order they are seen', (t) => {
