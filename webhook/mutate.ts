@@ -112,6 +112,7 @@ export function mutatePod(
   const warnings = [
     ...reading.warnings,
     ...unknownAnnotations(annotations),
+    ...choicesInLabels(objectAt(field(pod, 'metadata'), 'labels')),
     ...containers.flatMap((container) => unreadResources(container, used, foreign)),
     // Which devices a claim gives the pod does not say; those of networks work beside a share.
     ...containers
@@ -156,6 +157,11 @@ function unknownAnnotations(annotations: JsonObject): readonly string[] {
     .filter((key) => isOwnKey(key) && key !== REQUEST_ANNOTATION && !TENANT_ANNOTATIONS.includes(key))
     .map((key) => `annotation ${key} is not known to Cotenant and has no effect`);
 }
+
+const choicesInLabels = (labels: JsonObject): readonly string[] =>
+  TENANT_ANNOTATIONS.filter((key) => field(labels, key) !== undefined).map(
+    (key) => `label ${key} has no effect: write it as an annotation`,
+  );
 
 /**
  * Amounts that stay beside a share and are of a dialect that is off, or look like the dialect's own, such as a name of

@@ -33,6 +33,13 @@ test('a misspelled annotation of ours gets a warning', (t) => {
   ]);
 });
 
+test('a choice that is written as a label gets a warning', (t) => {
+  const labels = { 'cotenant.io/placement': 'spread', 'cotenant.io/component': 'x' };
+  t.deepEqual(patched(sharePod({}, {}, { labels })).warnings, [
+    'label cotenant.io/placement has no effect: write it as an annotation',
+  ]);
+});
+
 test('every warning fits the 120 characters that kubectl shows', (t) => {
   const name = 'a'.repeat(63);
   const env = ['CUDA_MPS_PINNED_DEVICE_MEM_LIMIT', 'NVIDIA_VISIBLE_DEVICES', 'LD_AUDIT'].map((key) => ({
