@@ -7,19 +7,23 @@ import { formatProblem } from '../../common/problem.ts';
 import { UsageError } from './command.ts';
 import { readYaml } from './yaml.ts';
 
+const SETTINGS_KEY = 'configuration.yaml';
+
 export function readConfiguration(path: string): WebhookConfiguration {
   return configurationOf(readSettings(path), path);
 }
 
-/** The settings of a file as they are written, or of a ConfigMap: the chart's, or one of live rules. */
+/** The settings of a file as they are written, in the chart's values, or in a ConfigMap: the chart's, or one of live rules. */
 export function readSettings(path: string): unknown {
   try {
     const [settings, other] = readYaml(path);
     if (other !== undefined) throw new UsageError(`${path}: has several documents; want one, with the settings`);
-    if (textAt(settings, 'kind') !== 'ConfigMap') return settings;
+    if (textAt(settings, 'kind') !== 'ConfigMap') return field(field(settings, 'webhook'), 'configuration') ?? settings;
     const data = field(settings, 'data');
-    const inside = textAt(data, 'configuration.yaml') ?? textAt(data, RULES_KEY);
-    return inside === undefined ? settings : parseYaml(inside);
+    const inside = textAt(data, SETTINGS_KEY) ?? textAt(data, RULES_KEY);
+    if (inside === undefined)
+      throw new UsageError(`${path}: the ConfigMap has no settings: want the key ${SETTINGS_KEY} or ${RULES_KEY}`);
+    return parseYaml(inside);
   } catch (error) {
     if (error instanceof UsageError) throw error;
     throw new UsageError(`${path}: ${(error as Error).message}`);

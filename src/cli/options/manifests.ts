@@ -22,7 +22,7 @@ export const MANIFEST_OPTIONS: Options = {
   config: {
     short: 'c',
     value: 'FILE',
-    help: "the webhook's settings or their ConfigMap (default all dialects are on)",
+    help: "the webhook's settings, or the chart's values or ConfigMap (default all dialects are on)",
   },
 };
 

@@ -186,7 +186,10 @@ test('templates of a namespace, from settings or the ConfigMap with them', (t) =
     .trimEnd()
     .split('\n');
   const configMap = JSON.stringify({ kind: 'ConfigMap', data: { 'configuration.yaml': settings } });
-  for (const input of [settings, configMap])
+  const values = JSON.stringify({ agent: {}, webhook: { configuration: parse(settings) } });
+  for (const input of [settings, configMap, values])
     t.deepEqual(run(input, 'templates', '--config', '-').stdout.trimEnd().split('\n'), expected);
+  const other = run('{"kind": "ConfigMap", "data": {"a": "b"}}', 'templates', '--config', '-').stderr;
+  t.is(other, 'cotenant: -: the ConfigMap has no settings: want the key configuration.yaml or rules.yaml\n');
   t.deepEqual(templateLines(new Map()), ['no templates are configured']);
 });

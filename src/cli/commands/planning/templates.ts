@@ -15,7 +15,11 @@ export const templates: Command = {
   usage: '--config FILE [-n NAMESPACE] [-o table|json|yaml]',
   options: {
     ...OUTPUT_OPTIONS,
-    config: { short: 'c', value: 'FILE', help: "the webhook's settings or their ConfigMap; - is standard input" },
+    config: {
+      short: 'c',
+      value: 'FILE',
+      help: "the webhook's settings, or the chart's values or ConfigMap; - is standard input",
+    },
     namespace: namespaceOption('whose templates to list (default: those of the cluster)'),
   },
   async run(parsed) {
