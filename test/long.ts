@@ -29,6 +29,11 @@ const PARTS: readonly Part[] = [
     environment: { COTENANT_RUNTIME: 'crun' },
   },
   {
+    name: 'systemd',
+    words: ['guest', 'test/guest/kubelet.test.ts'],
+    environment: { COTENANT_CGROUP_DRIVER: 'systemd' },
+  },
+  {
     name: 'reviews',
     words: ['unit', 'test/unit/webhook/properties.test.ts'],
     environment: { COTENANT_REVIEWS: '1000000' },

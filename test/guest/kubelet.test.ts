@@ -1,5 +1,5 @@
 // The product on a node with version 2 of cgroups: a real kubelet with its defaults, containerd, and runc or crun
-// (COTENANT_RUNTIME) in an emulated machine, as a second node of a test cluster. The control plane, the webhook and the
+// in an emulated machine (variants.ts), as a second node of a test cluster. The control plane, the webhook and the
 // scheduler run outside, on the cluster's first node. A named part of the tests of test/cluster.
 import test, { type ExecutionContext } from 'ava';
 import type { ActionRecord } from '../../src/agent/enforcement/action-record.ts';
@@ -39,10 +39,10 @@ import {
 } from '../cluster/support/pods.ts';
 import { podOfRelease } from '../cluster/support/release.ts';
 import { readyHelm } from '../support/services/helm.ts';
-import { crunPackages, ociRuntime } from './node/crun.ts';
 import { nodeReason } from './node/disk.ts';
 import { GUEST_WAIT_MS, type GuestNode, startGuestNode } from './node/guest-node.ts';
 import { GUEST_NODE } from './node/network.ts';
+import { cgroupDriver, crunPackages, ociRuntime, systemdPackages } from './node/variants.ts';
 import { guestTools } from './tools.ts';
 
 const LIMIT_MS = 900_000;
@@ -50,7 +50,8 @@ const MEMORY = 'cotenant.io/memory';
 const tools = guestTools(console.log, false);
 const whole = wholeTools(console.log);
 const crun = ociRuntime() === 'crun' ? crunPackages(console.log) : undefined;
-const missing = [tools, whole, crun].find((one) => one?.ok === false);
+const systemd = cgroupDriver() === 'systemd' ? systemdPackages(console.log) : undefined;
+const missing = [tools, whole, crun, systemd].find((one) => one?.ok === false);
 const reason = missing?.ok === false ? missing.reason : nodeReason();
 
 type Cluster = { readonly bed: Bed; readonly node: GuestNode };
@@ -77,7 +78,11 @@ if (reason === undefined) {
       },
     });
     say('the chart is installed');
-    const programs = { ...whole.tools, ...(crun?.ok && { crun: crun.root }) };
+    const programs = {
+      ...whole.tools,
+      ...(crun?.ok && { crun: crun.root }),
+      ...(systemd?.ok && { systemd: systemd.root }),
+    };
     const node = await startGuestNode(bed, tools, programs, ['l4', 'a10'], (own) => {
       own.addImage(PAUSE_IMAGE, [pauseLayer(own.folder)], { entrypoint: ['/pause'] });
       own.addImage(BUSYBOX_IMAGE, [own.busybox], { entrypoint: ['/bin/sh'] });
@@ -125,6 +130,11 @@ const idOf = (pod: Pod, container: string) => containerOf(pod, container)?.conta
 const groupOf = (pod: Pod, container = 'main'): string => {
   const { qosClass = 'Guaranteed' } = pod.status ?? {};
   const quality = qosClass === 'Guaranteed' ? '' : `/${qosClass.toLowerCase()}`;
+  if (cgroupDriver() === 'systemd') {
+    const slices = ['kubepods', ...(quality === '' ? [] : [`kubepods-${qosClass.toLowerCase()}`])];
+    const pods = `${slices.at(-1)}-pod${pod.metadata.uid?.replaceAll('-', '_')}`;
+    return `/${[...slices, pods].map((one) => `${one}.slice`).join('/')}/cri-containerd-${idOf(pod, container)}.scope`;
+  }
   return `/kubepods${quality}/pod${pod.metadata.uid}/${idOf(pod, container)}`;
 };
 
@@ -147,7 +157,7 @@ inGuest('a kubelet at its defaults for cgroup v2 registers a node that offers it
   type Configuration = { readonly kubeletconfig: Readonly<Record<string, unknown>> };
   const path = `/api/v1/nodes/${GUEST_NODE}/proxy/configz`;
   const { kubeletconfig } = await bed.api.must<Configuration>('GET', path);
-  t.like(kubeletconfig, { cgroupDriver: 'cgroupfs', cgroupsPerQOS: true, enforceNodeAllocatable: ['pods'] });
+  t.like(kubeletconfig, { cgroupDriver: cgroupDriver(), cgroupsPerQOS: true, enforceNodeAllocatable: ['pods'] });
   t.is(kubeletconfig.cgroupRoot, undefined);
   // kubernetes/pkg/kubelet/apis/config/v1beta1/defaults.go
   if (kubernetesMinor() >= 35) t.true(kubeletconfig.failCgroupV1);

@@ -10,9 +10,9 @@ import { interposerFiles } from '../../support/native/node.ts';
 import { createArchive } from '../initramfs.ts';
 import { HOME } from '../inside/report.ts';
 import type { GuestTools } from '../tools.ts';
-import { CRUN_FILES, CRUN_PROGRAM } from './crun.ts';
 import { modulesOf } from './modules.ts';
 import { CONTROL_PORT, GUEST_NETWORK, GUEST_NODE } from './network.ts';
+import { CRUN_FILES, CRUN_PROGRAM, SYSTEMD_PROGRAM, systemdUnits } from './variants.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 const BUILD = join(ROOT, 'native/build');
@@ -34,6 +34,8 @@ const SOURCES = [
 ];
 /** What these sources import. */
 const PACKAGES = ['valibot'];
+/** In its package. */
+const SYSTEMD_FROM = 'lib/systemd/systemd';
 const MODULES = ['virtio_pci', 'virtio_blk', 'virtio_net', 'overlay', 'bridge', 'veth'];
 
 export type NodePrograms = {
@@ -43,11 +45,13 @@ export type NodePrograms = {
   readonly packages: string;
   /** Those of crun, where it takes runc's place. */
   readonly crun?: string;
+  /** Those of systemd, where it is the first process and makes the cgroups. */
+  readonly systemd?: string;
 };
 
 /** Shared objects that programs need, including the loader; none of those that are linked statically. */
-function librariesOf(programs: readonly string[]): readonly string[] {
-  const { stdout } = spawnSync('ldd', [...programs], { encoding: 'utf8' });
+function librariesOf(programs: readonly string[], environment: object = {}): readonly string[] {
+  const { stdout } = spawnSync('ldd', [...programs], { encoding: 'utf8', env: { ...process.env, ...environment } });
   return [...new Set([...stdout.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map(([, path = '']) => path))];
 }
 
@@ -60,7 +64,7 @@ function copy(from: string, to: string): void {
 export function fillDisk(
   root: string,
   { busybox }: Extract<GuestTools, { ok: true }>,
-  { bin, packages, crun }: NodePrograms,
+  { bin, packages, crun, systemd }: NodePrograms,
   kubeconfig: string,
 ): void {
   const at = (...parts: string[]) => join(root, ...parts);
@@ -105,15 +109,30 @@ export function fillDisk(
     for (const [path, to] of Object.entries(CRUN_FILES)) copy(join(crun, path), at(to));
     writeProgram('usr/sbin/crun', CRUN_PROGRAM);
   }
-  write('etc/containerd/config.toml', containerdSettings(program));
+  if (systemd !== undefined) {
+    copy(join(systemd, SYSTEMD_FROM), at(SYSTEMD_PROGRAM));
+    const folders = [
+      'lib',
+      'usr/lib',
+      'usr/lib/x86_64-linux-gnu/systemd',
+      'lib/x86_64-linux-gnu',
+      'usr/lib/x86_64-linux-gnu',
+    ];
+    const search = { LD_LIBRARY_PATH: folders.map((folder) => join(systemd, folder)).join(':') };
+    for (const path of librariesOf([join(systemd, SYSTEMD_FROM)], search))
+      copy(path, at(path.startsWith(systemd) ? path.slice(systemd.length) : path));
+    for (const [name, unit] of Object.entries(systemdUnits(CONTROL))) write(`etc/systemd/system/${name}`, unit);
+  }
+  write('etc/containerd/config.toml', containerdSettings(program, systemd !== undefined));
   const runtime = ['node', join(HOME, 'test/cluster/bed/runtime.ts'), program, GPU_FOLDER];
   writeProgram('usr/bin/simulated-runc', `#!/bin/sh\nexec ${runtime.join(' ')} "$@"\n`);
   write('etc/cni/net.d/10-bed.conflist', JSON.stringify(POD_NETWORK));
-  write('etc/kubernetes/kubelet.yaml', stringify(KUBELET));
+  const driver = systemd === undefined ? {} : { cgroupDriver: 'systemd' };
+  write('etc/kubernetes/kubelet.yaml', stringify({ ...KUBELET, ...driver }));
   const config = JSON.parse(readFileSync(kubeconfig, 'utf8')) as { clusters: { cluster: { server: string } }[] };
   for (const { cluster } of config.clusters) cluster.server = `https://${GUEST_NETWORK.api}`;
   write('etc/kubernetes/kubeconfig', JSON.stringify(config));
-  writeProgram('init', INIT);
+  writeProgram('init', initOf(systemd === undefined ? CONTROL_ALONE : `exec ${SYSTEMD_PROGRAM}\n`));
 }
 
 /** Packs the folder as an ext4 file system in a file. */
@@ -144,7 +163,7 @@ exec /bin/busybox switch_root /root /init
 }
 
 /** The network's addresses belong to the bridge, of which the machine's device and all pods are ports. */
-const INIT = `#!/bin/sh
+const initOf = (last: string) => `#!/bin/sh
 export PATH=/usr/bin:/usr/sbin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -165,12 +184,15 @@ ip link set eth0 up
 ip link set bed0 up
 ip addr add ${GUEST_NETWORK.node}/24 dev bed0
 ip route add default via ${GUEST_NETWORK.host}
-node ${HOME}/test/guest/inside/control.ts ${CONTROL_PORT} &
+${last}`;
+
+const CONTROL = `/usr/bin/node ${HOME}/test/guest/inside/control.ts ${CONTROL_PORT}`;
+const CONTROL_ALONE = `${CONTROL} &
 # The first process gets what other processes leave behind.
 while true; do wait; sleep 1; done
 `;
 
-const containerdSettings = (program: string) => `version = 3
+const containerdSettings = (program: string, bySystemd: boolean) => `version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = ${JSON.stringify(PAUSE_IMAGE)}
 [plugins.'io.containerd.cri.v1.runtime'.cni]
@@ -179,10 +201,12 @@ const containerdSettings = (program: string) => `version = 3
   runtime_type = 'io.containerd.runc.v2'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
     BinaryName = '${program}'
+    SystemdCgroup = ${bySystemd}
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated]
   runtime_type = 'io.containerd.runc.v2'
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.simulated.options]
     BinaryName = '/usr/bin/simulated-runc'
+    SystemdCgroup = ${bySystemd}
 [plugins.'io.containerd.nri.v1.nri']
   # 2 s by default: the machine is emulated.
   plugin_request_timeout = '60s'
