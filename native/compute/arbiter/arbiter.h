@@ -164,6 +164,9 @@ struct cot_member {
     /* A launch that waits gets a turn at this time, whatever was charged since its wait began, for what is charged may
      * wait for that launch: its debt then, and the time in which its guarantee grows by a quantum. 0: none waits. */
     uint64_t bound_ns;
+    /* Of work that shares the GPU and ended during the wait: until when charges were seen to, and by how much the bound
+     * is later. */
+    uint64_t seen_charged_ns, paid_ns;
     /* The launches that were made when the bound was set, and how many have waited at once since: a new bound is set
      * when as many were made, so that each of them has had its chance. */
     uint64_t bound_launches, bound_waiting;

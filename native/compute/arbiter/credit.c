@@ -201,6 +201,10 @@ static uint64_t lead_of(const struct cot_gpu *gpu, const struct cot_member *memb
     return member->virtual_ns - least;
 }
 
+static bool owes_as_expected(const struct cot_member *member) {
+    return member->undrained && (member->digest.has_awaited || member->relieved_late);
+}
+
 /* `renew`: the wait begins; else its bound may only become earlier. */
 static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *gpu, struct cot_member *member,
                        bool renew) {
@@ -215,12 +219,23 @@ static void bound_wait(const struct cot_arbiter *arbiter, const struct cot_gpu *
      * overdue before a turn at the bound and did not end in it: other launches were made. */
     uint64_t expected = cot_larger(member->digest.pending_ns, member->relief_owed_ns) * COT_PPM /
                         cot_larger(member->share.limit_ppm, 1);
-    if (member->undrained && (member->digest.has_awaited || member->relieved_late)) owed = cot_smaller(owed, expected);
-    uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns;
+    if (owes_as_expected(member)) owed = cot_smaller(owed, expected);
+    if (renew) member->paid_ns = 0;
+    uint64_t bound = gpu->now_ns + owed + turn + arbiter->tuning.bound_slack_ns + member->paid_ns;
     member->bound_ns = member->bound_ns && !renew ? cot_smaller(member->bound_ns, bound) : bound;
     if (!renew) return;
     member->bound_launches = member->digest.launches;
     member->bound_waiting = 0;
+}
+
+/* Work that ended did not wait for the launch that still does: the share pays for it first. */
+static void pay_for_ended(const struct cot_arbiter *arbiter, struct cot_member *member) {
+    uint64_t charged = member->charged_ns - member->seen_charged_ns;
+    member->seen_charged_ns = member->charged_ns;
+    if (!owes_as_expected(member) || !member->bound_ns || charged > 2 * arbiter->tuning.quantum_ns) return;
+    uint64_t paid = charged * COT_PPM / cot_larger(member->share.guarantee_ppm, 1);
+    member->paid_ns += paid;
+    member->bound_ns += paid;
 }
 
 /* Ends a turn: a container that others waited for pays for that wait, whatever it reports. One that
@@ -274,6 +289,7 @@ void cot_arbiter_report(struct cot_arbiter *arbiter, uint32_t at, uint32_t index
     note_ends(arbiter, member, &before, now_ns);
     uint64_t more = replayed ? 0 : digest->used_ns - before.used_ns;
     charge_reported(member, more);
+    if (digest->launches - digest->inflight != before.launches - before.inflight) pay_for_ended(arbiter, member);
 
     bool wanted = before.waiting > 0, wants = digest->waiting > 0;
     if (wants && !wanted && before.inflight == 0) cap_lag(arbiter, gpu, member);

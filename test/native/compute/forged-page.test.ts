@@ -65,29 +65,52 @@ test('a forged page on two GPUs takes no share from the neighbors on either', as
 const WORDS = [
   ...['use is counted up to', 'launches that were awaited', 'relieved launches', 'launches made'],
   ...['waiting', 'used', 'in flight', 'predicted', 'longest', 'launches', 'throttled', 'stamp'],
+  'bell and rows in use',
 ];
 const VALUES = ['0', '1', 'the largest number', 'an hour from now', 'more and more'];
-/** Of a share, which neighbors keep. */
-const LEAST_RATIO = 0.85;
-/** Points beyond its share that a tenant may have. */
-const MOST_MORE = 2;
+type Bounds = {
+  /** Of a share, which neighbors keep. */
+  readonly leastRatio: number;
+  /** Points beyond its share that a tenant may have. */
+  readonly mostMore: number;
+};
+const BOUNDS: Bounds = { leastRatio: 0.85, mostMore: 2 };
+/** With nothing predicted its gate launches what it likes in a turn, all of which is charged. */
+const UNPREDICTED: Bounds = { leastRatio: 0.75, mostMore: 2 };
+/** With nothing shown in flight it does so as a program that has no gate: docs/develop/interposer.md. */
+const HIDDEN: Bounds = { leastRatio: 0.45, mostMore: 35 };
 
-/** Its gate launches what it likes then, as a program does that has none: docs/develop/interposer.md. */
-const hidesWork = (word: number, value: number) => (word === 6 && value === 0) || (word === 7 && value < 3);
+function boundsOf(word: number, value: number): Bounds {
+  if (WORDS[word] === 'in flight' && value === 0) return HIDDEN;
+  return WORDS[word] === 'predicted' ? UNPREDICTED : BOUNDS;
+}
 
-type Forger = { readonly what: string; readonly more: Readonly<Record<string, number>> };
+type Forger = {
+  readonly what: string;
+  readonly more: Readonly<Record<string, number>>;
+  readonly bounds?: Bounds;
+};
 
-async function keepsShares(t: ExecutionContext, forgers: readonly Forger[], kernelsUs: readonly number[]) {
+const FIXED = 3;
+
+async function keepsShares(
+  t: ExecutionContext,
+  forgers: readonly Forger[],
+  kernelsUs: readonly number[],
+  policy = FIXED,
+) {
   const runs = forgers.flatMap((forger) => kernelsUs.map((kernelUs) => ({ ...forger, kernelUs })));
-  await each(runs, async ({ what, more, kernelUs }) => {
+  await each(runs, async ({ what, more, kernelUs, bounds: { leastRatio, mostMore } = BOUNDS }) => {
     const tenants = PERCENTS.map((percent) => ({ form: 'async', kernelUs: 1000, percent }) as const);
     const [first, second, forger] = tenants;
     if (!first || !second || !forger) throw new Error('no tenants');
-    const served = await runLab({ seconds: 11, tenants: [first, second, { ...forger, kernelUs, more }] });
+    const all = [first, second, { ...forger, kernelUs, more }];
+    const served = await runLab({ seconds: 11, policy, tenants: all, words: ['instances=3'] });
     const had = served.map(({ active_us }) => percentOf(after(active_us, 1)));
     const text = `${what}, kernels of ${kernelUs} us: ${had.map((percent) => percent.toFixed(1)).join(' ')}`;
-    for (const index of [0, 1]) t.true((had[index] ?? 0) >= LEAST_RATIO * (PERCENTS[index] ?? 0), text);
-    t.true((had[2] ?? 100) <= 30 + MOST_MORE, text);
+    const shareOf = (index: number) => (policy < 2 ? 100 / 3 : (PERCENTS[index] ?? 0));
+    for (const index of [0, 1]) t.true((had[index] ?? 0) >= leastRatio * shareOf(index), text);
+    t.true((had[2] ?? 100) <= shareOf(2) + mostMore, text);
   });
 }
 
@@ -98,21 +121,22 @@ test('a page on which nothing counts as used and all is awaited wins no share', 
   await keepsShares(t, [{ what: 'three processes', more: { holds, processes: 3 } }], [100, 1000, 10_000]);
 });
 
-// With no launches shown as in flight, or long ones predicted, the arbiter never came to an end of its decisions.
-test('no word of a page wins a share, whatever its value', async (t) => {
-  const forgers = WORDS.flatMap((name, word) =>
-    VALUES.flatMap((held, value) =>
-      [1, 3].map((processes) => ({ word, value, what: `${name}: ${held}, x${processes}`, processes })),
-    ),
-  );
-  const kept = forgers.filter(({ word, value }) => !hidesWork(word, value));
-  const more = ({ word, value, processes }: (typeof kept)[number]) => ({ holds: word * 10 + value, processes });
-  await keepsShares(
-    t,
-    kept.map((forger) => ({ what: forger.what, more: more(forger) })),
-    [1000],
-  );
-});
+// With no launches shown as in flight, or long ones predicted, the arbiter never came to an end of its decisions. With none
+// predicted, three processes had 79 % under policies that lend, and their neighbors a quarter of their shares.
+for (const [policy, name] of ['average', 'preemptive', 'weighted', 'fixed', 'soft'].entries()) {
+  test(`no word of a page wins more than is documented, whatever its value: ${name}`, async (t) => {
+    const forgers = WORDS.flatMap((held, word) =>
+      VALUES.flatMap((kept, value) =>
+        [1, 3].map((processes) => ({
+          what: `${held}: ${kept}, x${processes}`,
+          more: { holds: word * 10 + value, processes },
+          bounds: boundsOf(word, value),
+        })),
+      ),
+    );
+    await keepsShares(t, forgers, [1000], policy);
+  });
+}
 
 test('random and extreme values in all words of a page win no share', async (t) => {
   const forgers = [1, 3].map((processes) => ({ what: `x${processes}`, more: { scribbles: 1, processes } }));

@@ -51,11 +51,15 @@ static void scribble(void *about, uint64_t number) {
 
 /* Keeps words of its page at a value, or lets them grow. For each, `holds` has three digits: the word, and the value.
  */
-static void hold_word(struct cot_lease_shared *shared, struct cot_lease_row *row, uint32_t holds) {
-    uint64_t *const words[] = {&shared->used_until_ns, &shared->awaited, &shared->relieved,  &shared->made,
-                               &row->waiting,          &row->used_ns,    &row->inflight,     &row->pending_ns,
-                               &row->longest_ns,       &row->launches,   &row->throttled_ns, &row->stamp};
-    uint64_t *word = words[holds / 10 % 100 % 12];
+static void hold_word(void *page, uint32_t gpus, uint32_t gpu, uint32_t process, uint32_t holds) {
+    struct cot_lease_shared *shared = &cot_lease_order_at(page, gpu)->shared;
+    struct cot_lease_row *row = cot_lease_row_at(page, gpus, process, gpu);
+    uint64_t *const words[] = {&shared->used_until_ns, &shared->awaited, &shared->relieved, &shared->made,
+                               &row->waiting, &row->used_ns, &row->inflight, &row->pending_ns, &row->longest_ns,
+                               &row->launches, &row->throttled_ns, &row->stamp,
+                               /* the bell, and how many rows were written */
+                               (uint64_t *)cot_lease_reports_at(page)};
+    uint64_t *word = words[holds / 10 % 100 % (sizeof words / sizeof *words)];
     const uint64_t values[] = {0, 1, UINT64_MAX, now_ns + 3600 * SECOND_NS, *word + 1};
     *word = values[holds % 10 % 5];
 }
@@ -66,7 +70,7 @@ static void hold_words(void *about, uint64_t number) {
         uint32_t gpu = i % tenant->gpus;
         void *page = pages[tenant->index].bytes;
         for (uint32_t holds = tenant->holds; holds; holds /= 1000) {
-            hold_word(&cot_lease_order_at(page, gpu)->shared, cot_lease_row_at(page, tenant->gpus, i, gpu), holds);
+            hold_word(page, tenant->gpus, gpu, i, holds);
         }
     }
     at(now_ns + MS, hold_words, about, number + 1);
