@@ -14,7 +14,8 @@ const POLICIES: readonly Policy[] = ['average', 'preemptive', 'weighted', 'fixed
 const FIRST = Number(process.env.COTENANT_SEED ?? 1);
 const PROGRAMS = process.env.COTENANT_SEED ? 1 : Number(process.env.COTENANT_PROGRAMS ?? 18);
 const STEPS = process.env.COTENANT_STEPS ?? '1'.repeat(100);
-const LIMIT_MS = 30_000;
+/** A job over three containers with 20 % each repays what its kernels' waits are charged: COTENANT_SEED=1593 takes 7 to 30 s. */
+const LIMIT_MS = 90_000;
 /** Of what takes 2 to 5 s; without the rule it took 46. */
 const JOB_LIMIT_MS = 20_000;
 
