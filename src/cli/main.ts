@@ -55,9 +55,10 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   const [name, ...rest] = args;
-  const isHelp = name === 'help' || name === '--help' || name === '-h';
-  if (isHelp && rest[0] !== undefined) return main([rest[0], '--help']);
-  if (name === undefined || isHelp) {
+  const isHelp = (word = '') => ['help', '--help', '-h'].includes(word);
+  const topic = isHelp(name) ? rest.find((word) => !isHelp(word)) : undefined;
+  if (topic !== undefined) return main([topic, '--help']);
+  if (name === undefined || isHelp(name)) {
     process.stdout.write(await overview());
     return name === undefined ? 2 : 0;
   }

@@ -57,6 +57,12 @@ test('help is there for the binary and for each command, and names every option'
   for (const asked of ['--version', 'version'])
     t.is(cotenant(asked).out, `${JSON.parse(readFileSync(join(MAIN, '../../../package.json'), 'utf8')).version}\n`);
   t.is(cotenant('help', 'run').out, cotenant('run', '--help').out);
+  for (const args of [
+    ['help', 'help'],
+    ['--help', '--help'],
+    ['help', '-h', 'help'],
+  ])
+    t.is(cotenant(...args).out, cotenant('help').out);
 });
 
 const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = [
