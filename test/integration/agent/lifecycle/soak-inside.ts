@@ -5,11 +5,12 @@
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ask } from '../../../../src/cli/lib/agent-client.ts';
+import { attempt } from '../../../../src/common/result.ts';
 import { median } from '../../../bench/statistics.ts';
 import { childrenNamed, type Span, startedMs } from '../../../support/machine/scheduling-delays.ts';
 import { BUILD, eventually, startNode } from '../../../support/native/node.ts';
@@ -82,15 +83,40 @@ const agent = await start();
 await agent.measured(GPUS);
 const agentPid = agent.child.pid ?? 0;
 const OWN = ['cotenant-sample', 'cotenant-arbitr'] as const;
-/** Of the agent, its sampler, which has a handle of each process that it follows, and its arbiter. */
-const descriptors = () =>
-  [agentPid, ...OWN.flatMap((name) => childrenNamed(agentPid, name))].reduce((sum, pid) => sum + openedBy(pid), 0);
-const openedBy = (pid: number): number => {
+/** Of the agent, its sampler, which has a handle of each process that it follows, and its arbiter: what each leads to. */
+const descriptors = () => [agentPid, ...OWN.flatMap((name) => childrenNamed(agentPid, name))].flatMap(openedBy);
+const openedBy = (pid: number): readonly string[] => {
   try {
-    return readdirSync(`/proc/${pid}/fd`).length;
+    const folder = `/proc/${pid}/fd`;
+    return readdirSync(folder).map((name) => {
+      const to = attempt(() => readlinkSync(join(folder, name)));
+      return `${pid === agentPid ? 'agent' : 'child'} ${to.ok ? to.value.replace(/:\[\d+\]$/, '') : name}`;
+    });
   } catch {
-    return 0; // it has ended
+    return []; // it has ended
   }
+};
+/** Connections that clients hold to the agent's page: as many as ever asked at the same time, each a descriptor of it. */
+const connections = () => {
+  const port = Number(new URL(agent.url).port).toString(16).toUpperCase().padStart(4, '0');
+  const lines = ['tcp', 'tcp6'].flatMap((name) =>
+    readFileSync(`/proc/net/${name}`, 'utf8').trim().split('\n').slice(1),
+  );
+  const ESTABLISHED = '01';
+  return lines.filter((line) => {
+    const [, , remote = '', state] = line.trim().split(/\s+/);
+    return state === ESTABLISHED && remote.endsWith(`:${port}`);
+  }).length;
+};
+const ownDescriptors = () => descriptors().length - connections();
+/** Those of one list that the other has not, or not as often. */
+const without = (list: readonly string[], other: readonly string[]) => {
+  const left = [...other];
+  return list.filter((one) => {
+    const at = left.indexOf(one);
+    if (at >= 0) left.splice(at, 1);
+    return at < 0;
+  });
 };
 const memoryMib = (field: 'VmRSS' | 'RssAnon') =>
   Number(new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${agentPid}/status`, 'utf8'))?.[1]) / 1024;
@@ -139,9 +165,7 @@ for (let index = 0; index < IDLE_GRANTS; index += 1) {
 }
 await delay(2000);
 const idleMib = rssMib();
-// This process keeps a connection to the page, now as at the end.
-await agent.metrics();
-const before = descriptors();
+const [before, ledTo] = [ownDescriptors(), descriptors()];
 const churnWords = (workers: number) => [
   CHURN,
   'libcuda.so.1',
@@ -319,10 +343,10 @@ host.stdin.end();
 const strangers = await printed(hostSaid.then(([line]) => String(line)));
 await Promise.all(tenants.map(({ ended }) => ended));
 const after = await eventually(
-  () => (descriptors() <= before ? descriptors() : undefined),
+  () => (ownDescriptors() <= before ? ownDescriptors() : undefined),
   'descriptors are given back',
   20_000,
-).catch(descriptors);
+).catch(ownDescriptors);
 sampling = false;
 const anonymousMib = memoryMib('RssAnon');
 await watching;
@@ -346,7 +370,9 @@ console.log(
     disturbed,
     abandoned,
     pids: Number(PIDS[1]) - Number(PIDS[0]) + 1,
-    descriptors: { before, after },
+    descriptors: {
+      ...{ before, after, more: without(descriptors(), ledTo), fewer: without(ledTo, descriptors()) },
+    },
     rssMib: {
       early: median(rss.slice(0, rss.length >> 1)),
       late: median(rss.slice(rss.length >> 1)),

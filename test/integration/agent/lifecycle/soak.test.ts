@@ -80,7 +80,13 @@ type Facts = {
   readonly disturbed: readonly string[];
   readonly abandoned: number;
   readonly pids: number;
-  readonly descriptors: { readonly before: number; readonly after: number };
+  readonly descriptors: {
+    readonly before: number;
+    readonly after: number;
+    /** What they lead to, with connections of clients. */
+    readonly more: readonly string[];
+    readonly fewer: readonly string[];
+  };
   readonly rssMib: {
     readonly idle: number;
     readonly early: number;
