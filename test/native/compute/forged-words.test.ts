@@ -71,7 +71,7 @@ async function keepsShare(test: ExecutionContext, policy: Policy, held: string, 
 }
 
 for (const [at, policy] of POLICIES.entries()) {
-  test.serial(`a word of a page that is kept at a value takes no neighbor's share: ${policy}`, async (t) => {
+  test.serial(`a page with one field kept at a value takes no neighbor's share: ${policy}`, async (t) => {
     const words = WORDS.filter((_, index) => index % POLICIES.length === at);
     for (const held of words) await keepsShare(t, policy, held, 1);
     await keepsShare(t, policy, 'pending_ns=0', 3);
