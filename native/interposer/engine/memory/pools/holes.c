@@ -1,6 +1,7 @@
-/* Pieces that pools keep unused, in a nearly full grant. The driver says how much a pool keeps, but not whether it is
- * in one piece, nor what it grows by if it is not. What was allocated in one piece and freed is a piece, for requests
- * on the stream of the free, until something else is allocated from the pool or the pool gives memory back. */
+/* Pieces that pools keep unused, where the grant may have no room for another one. The driver says how much a pool
+ * keeps, but not whether it is in one piece, nor what it grows by if it is not. What was allocated in one piece and
+ * freed is a piece, for requests on the stream of the free, until something else is allocated from the pool or the pool
+ * gives memory back. */
 #include <pthread.h>
 
 #include "../../accounting/quota.h"
@@ -21,13 +22,17 @@ static struct hole {
 static uint32_t next;
 static _Atomic uint32_t any;
 
-static bool is_nearly_full(void) {
+/* What is left may not hold what a pool of this process keeps, or is little. */
+static bool may_be_short(void) {
     for (uint32_t gpu = 0; gpu < cot_gpu_count(); gpu++) {
         struct cot_gpu_limits limits;
         cot_read_limits(gpu, &limits);
-        if (limits.isolate &&
-            cot_container_usage(gpu) > limits.memory_bytes - limits.memory_bytes / NEARLY_FULL_FRACTION)
-            return true;
+        if (!limits.isolate) continue;
+        const struct cot_slot_gpu *own = cot_own_row(gpu);
+        uint64_t usage = cot_container_usage(gpu), left = limits.memory_bytes > usage ? limits.memory_bytes - usage : 0;
+        uint64_t in_pools =
+            __atomic_load_n(&own->pool, __ATOMIC_RELAXED) + __atomic_load_n(&own->managed, __ATOMIC_RELAXED);
+        if (left < limits.memory_bytes / NEARLY_FULL_FRACTION || left < in_pools) return true;
     }
     return false;
 }
@@ -35,7 +40,7 @@ static bool is_nearly_full(void) {
 bool cot_hole_of(abi_devptr pointer, abi_stream stream, struct cot_freed_piece *piece) {
     size_t bytes = 0;
     *piece = (struct cot_freed_piece){.stream = stream};
-    if (!pointer || stream == ABI_STREAM_PER_THREAD || !is_nearly_full() || cot_is_recording(stream)) return false;
+    if (!pointer || stream == ABI_STREAM_PER_THREAD || !may_be_short() || cot_is_recording(stream)) return false;
     if (CALL_DRIVER("cuPointerGetAttribute", (void *, int, abi_devptr), &piece->pool, POINTER_POOL, pointer) !=
             ABI_SUCCESS ||
         CALL_DRIVER("cuMemGetAddressRange_v2", (abi_devptr *, size_t *, abi_devptr), NULL, &bytes, pointer) !=
