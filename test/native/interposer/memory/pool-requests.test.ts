@@ -95,19 +95,26 @@ test('a pool whose unused memory is in pieces does not pass its grant', async (t
   await client.must(`pool-alloc ${700 * MIB}`);
 });
 
-test('a pool serves a request from a piece whose free the GPU has not reached yet', async (t) => {
-  const place = await setUp(t, 1000);
-  const { client, grant, node } = place;
-  const at = await client.must(`pool-alloc ${700 * MIB}`);
-  node.control('lose', '0'); // its kernels stand still
-  await client.must(`stream-launch 0 1000`);
-  await client.must(`pool-free ${at}`);
-  t.is(await client.must(`pool-alloc ${700 * MIB}`), at, 'with seven tenths of the grant in use, the same piece');
-  t.is(Number(account(grant).pool), 700 * MIB);
-  t.is((await client.ask(`pool-alloc ${700 * MIB}`))[0], OUT_OF_MEMORY);
-  node.control('recover', '0');
-  await client.must('sync');
-});
+// CU_STREAM_LEGACY is 1 and names what NULL names in these entry points, CU_STREAM_PER_THREAD is 2.
+for (const [streams, freed, asked] of [
+  ['the null stream', 0, 0],
+  ['the legacy stream by both handles', 1, 0],
+  ['the stream of its thread', 2, 2],
+] as const) {
+  test(`a freed piece serves a request before the GPU reaches its free: ${streams}`, async (t) => {
+    const place = await setUp(t, 1000);
+    const { client, grant, node } = place;
+    const at = await client.must(`pool-alloc ${700 * MIB} ${asked}`);
+    node.control('lose', '0'); // its kernels stand still
+    await client.must(`stream-launch ${freed} 1000`);
+    await client.must(`pool-free ${at} ${freed}`);
+    t.is(await client.must(`pool-alloc ${700 * MIB} ${asked}`), at, 'with seven tenths of the grant in use');
+    t.is(Number(account(grant).pool), 700 * MIB);
+    t.is((await client.ask(`pool-alloc ${700 * MIB} ${asked}`))[0], OUT_OF_MEMORY);
+    node.control('recover', '0');
+    await client.must('sync');
+  });
+}
 
 test('a program cannot allocate uncharged from one pool more than can be known', async (t) => {
   const place = await setUp(t, 1024);

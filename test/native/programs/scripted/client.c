@@ -216,8 +216,8 @@ static int work(int argc, char **argv) {
             continue;
         } else if (!strcmp(command, "free")) {
             result = CALL(cuMemFree_v2, (abi_devptr), (abi_devptr)a);
-        } else if (!strcmp(command, "pool-alloc")) {
-            result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)a, (abi_stream)NULL);
+        } else if (!strcmp(command, "pool-alloc")) { /* pool-alloc BYTES [STREAM] */
+            result = CALL(cuMemAllocAsync, (abi_devptr *, size_t, abi_stream), &at, (size_t)a, (abi_stream)b);
             value = at;
         } else if (!strcmp(command, "pool-from")) { /* pool-from BYTES: the same by naming device 0's pool */
             abi_pool pool;
@@ -226,8 +226,8 @@ static int work(int argc, char **argv) {
                 result = CALL(cuMemAllocFromPoolAsync, (abi_devptr *, size_t, abi_pool, abi_stream), &at, (size_t)a,
                               pool, (abi_stream)NULL);
             value = at;
-        } else if (!strcmp(command, "pool-free")) {
-            result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)a, (abi_stream)NULL);
+        } else if (!strcmp(command, "pool-free")) { /* pool-free AT [STREAM] */
+            result = CALL(cuMemFreeAsync, (abi_devptr, abi_stream), (abi_devptr)a, (abi_stream)b);
         } else if (!strcmp(command, "pool-keep")) { /* pool-keep BYTES: release threshold of device 0's pool */
             abi_pool pool;
             result = CALL(cuDeviceGetDefaultMemPool, (abi_pool *, abi_device), &pool, (abi_device)0);

@@ -16,11 +16,17 @@
 /* A cache: what an engine does not know is not counted on. Under the lock of the pools. */
 static struct hole {
     abi_pool pool;
-    abi_stream stream;
+    const void *stream;
     uint64_t bytes;
 } holes[HOLES];
 static uint32_t next;
 static _Atomic uint32_t any;
+
+/* The per-thread stream is another one in each thread; the legacy stream has two handles. */
+static const void *stream_of(abi_stream handle) {
+    if (handle == ABI_STREAM_PER_THREAD) return cot_thread();
+    return handle == ABI_STREAM_LEGACY ? NULL : handle;
+}
 
 /* What is left may not hold what a pool of this process keeps, or is little. */
 static bool may_be_short(void) {
@@ -39,8 +45,8 @@ static bool may_be_short(void) {
 
 bool cot_hole_of(abi_devptr pointer, abi_stream stream, struct cot_freed_piece *piece) {
     size_t bytes = 0;
-    *piece = (struct cot_freed_piece){.stream = stream};
-    if (!pointer || stream == ABI_STREAM_PER_THREAD || !may_be_short() || cot_is_recording(stream)) return false;
+    *piece = (struct cot_freed_piece){.stream = stream_of(stream)};
+    if (!pointer || !may_be_short() || cot_is_recording(stream)) return false;
     if (CALL_DRIVER("cuPointerGetAttribute", (void *, int, abi_devptr), &piece->pool, POINTER_POOL, pointer) !=
             ABI_SUCCESS ||
         CALL_DRIVER("cuMemGetAddressRange_v2", (abi_devptr *, size_t *, abi_devptr), NULL, &bytes, pointer) !=
@@ -77,7 +83,7 @@ bool cot_hole_take(abi_pool pool, abi_stream stream, uint64_t bytes) {
     pthread_mutex_lock(&cot->pools.lock);
     for (uint32_t i = 0; i < HOLES; i++) {
         if (holes[i].pool != pool) continue;
-        served |= holes[i].stream == stream && holes[i].bytes >= bytes;
+        served |= holes[i].stream == stream_of(stream) && holes[i].bytes >= bytes;
         holes[i].bytes -= holes[i].bytes < bytes ? holes[i].bytes : bytes;
     }
     pthread_mutex_unlock(&cot->pools.lock);

@@ -23,7 +23,7 @@ void cot_pool_trim(struct cot_known_pool *pool, uint64_t keep, abi_devptr unwant
 /* ---- holes.c ---- */
 struct cot_freed_piece {
     abi_pool pool;
-    abi_stream stream;
+    const void *stream;
     uint64_t bytes;
 };
 /* Before cuMemFreeAsync: describes the piece that it will free. False: it need not be remembered. */
