@@ -2,7 +2,7 @@
 // Owns order, time per layer and the count; what a test needs (native parts, Python clients) is prepared by its layer.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, statfsSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -263,6 +263,12 @@ if (unknown.length > 0 || chosen.length === 0) {
 }
 const total: Count = { passed: 0, failed: [], skipped: [] };
 const times: string[] = [];
+/** Of the disk of temporary files, in GiB of 2^30 bytes. */
+const freeGib = (): string => {
+  const { bavail, bsize } = statfsSync(tmpdir());
+  return ((bavail * bsize) / 2 ** 30).toFixed(1);
+};
+const free = [`${freeGib()} at the start`];
 for (const layer of chosen) {
   const started = performance.now();
   const count = await runLayer(layer, files);
@@ -271,11 +277,13 @@ for (const layer of chosen) {
   total.skipped.push(...count.skipped);
   const seconds = Math.round((performance.now() - started) / 1000);
   times.push(`${layer.name} ${seconds} s of ${layer.budgetMinutes * 60} s`);
+  free.push(`${freeGib()} after ${layer.name}`);
 }
 for (const name of total.skipped) console.log(`SKIPPED: ${name}`);
 for (const [name, ...why] of total.failed) console.log([`FAILED: ${name}`, ...why].join('\n'));
 // Once more in a line each, as a record may keep the last lines only.
 for (const [name, ...why] of total.failed) console.log(inShort(name ?? '', why));
+console.log(`free disk in GiB: ${free.join(', ')}`);
 console.log(`time: ${times.join(', ')}`);
 console.log(`${total.passed} passed, ${total.failed.length} failed, ${total.skipped.length} skipped`);
 process.exit(total.failed.length === 0 ? 0 : 1);

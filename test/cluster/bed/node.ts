@@ -99,6 +99,9 @@ export function bedNode(folder: string, bin: string, packages: string, kubeconfi
     // These machines have no other; the setting is of Kubernetes 1.31.
     ...(kubernetesMinor() >= 31 && { failCgroupV1: false }),
     failSwapOn: false,
+    // The disk is the machine's, not the node's: a full one would taint the node, and delete images that exist nowhere else.
+    imageGCHighThresholdPercent: 100,
+    evictionHard: { 'nodefs.available': '0%', 'nodefs.inodesFree': '0%', 'imagefs.available': '0%' },
     healthzPort: 0,
     resolvConf: '',
     volumePluginDir: at('volume-plugins'),

@@ -164,7 +164,24 @@ export const containerOf = (pod: Pod | undefined, name = 'main'): ContainerStatu
 
 export type Waiting = { readonly namespace?: string };
 
-/** Waits until the pod is as `good` says; fails with its last state and Events. */
+type Node = {
+  readonly metadata: { readonly name: string };
+  readonly spec: { readonly taints?: readonly { readonly key: string }[] };
+};
+
+/** The taints of the nodes, which say why nothing is placed there, and what the pod's containers wait for. */
+async function obstacles(bed: Bed, pod: Pod | undefined): Promise<readonly string[]> {
+  const nodes = (await bed.api.get<{ items: readonly Node[] }>('/api/v1/nodes'))?.items ?? [];
+  const tainted = nodes.flatMap(
+    ({ metadata, spec }) => spec.taints?.map(({ key }) => `${metadata.name}: ${key}`) ?? [],
+  );
+  const waiting = [...(pod?.status?.initContainerStatuses ?? []), ...(pod?.status?.containerStatuses ?? [])].flatMap(
+    ({ name, state }) => (state.waiting === undefined ? [] : [`${name}: ${state.waiting.reason}`]),
+  );
+  return [...tainted, ...waiting];
+}
+
+/** Waits until the pod is as `good` says; fails with what keeps it, its last state and Events. */
 export async function untilPod(
   bed: Bed,
   name: string,
@@ -180,7 +197,8 @@ export async function untilPod(
   };
   return await eventually(look, `pod ${namespace}/${name} ${what}`, ms).catch(async (error: unknown) => {
     const events = (await eventsOf(bed, name, namespace)).map(({ reason, message }) => `${reason}: ${message}`);
-    throw new Error([(error as Error).message, JSON.stringify(last?.status), ...events].join('\n'));
+    const lines = [(error as Error).message, ...(await obstacles(bed, last)), JSON.stringify(last?.status), ...events];
+    throw new Error(lines.join('\n'));
   });
 }
 
