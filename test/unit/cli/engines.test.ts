@@ -66,6 +66,15 @@ test("cGPU's variables ask for its share of the GPU, its weight and its priority
   t.throws(() => share([`${PREFIX}_MEM_CONTAINER`, '16'], [`${PREFIX}_MEM_DEV`, '15']), { message: /is more than/ });
 });
 
+for (const gpus of ['all', 'device=0', '"device=0,2"', 'count=2', 'driver=nvidia,count=1']) {
+  test(`docker's own --gpus ${gpus} before -m is known for what it is`, (t) => {
+    const message = new RegExp(
+      `^--gpus ${gpus}: is docker's own option for whole GPUs; leave it out, or write the number`,
+    );
+    t.throws(() => parsed('run', '--gpus', gpus, '-m', '1Gi', 'img'), { message });
+  });
+}
+
 const REFUSED: readonly (readonly [args: readonly string[], says: RegExp])[] = [
   [['-m', '1Gi', '--restart', 'always', 'img'], /--restart always: the share ends with the container/],
   [['-m', '1Gi', '--restart=on-failure:3', 'img'], /--restart on-failure:3/],

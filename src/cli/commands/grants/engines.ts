@@ -17,6 +17,9 @@ type Wrapped = (typeof WRAPPED)[number];
 
 const FORWARDED_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'] as const;
 
+/** What the engines' own `--gpus` takes and ours does not (docker run, "Access an NVIDIA GPU"). */
+const ENGINES_GPUS = /^"?(all|(count|device|driver|capabilities|options)=)/;
+
 const NOT_FOUND = 127;
 const NO_GRANT = 125;
 
@@ -55,7 +58,13 @@ function parseLeading(command: Command, args: readonly string[]): Parsed | 'help
     end += option?.value !== undefined && equals === undefined && !attached ? 2 : 1;
   }
   const own = parse({ ...command, parse: undefined }, rest.slice(0, end));
-  return own === 'help' ? 'help' : { values: own.values, operands: rest.slice(end) };
+  if (own === 'help') return 'help';
+  const gpus = text(own, 'gpus');
+  if (gpus !== undefined && ENGINES_GPUS.test(gpus))
+    throw new UsageError(
+      `--gpus ${gpus}: is ${command.name}'s own option for whole GPUs; leave it out, or write the number of GPUs that the share is on (--gpus 1)`,
+    );
+  return { values: own.values, operands: rest.slice(end) };
 }
 
 /** The engine's own options: all up to the image, which is at the latest before a second argument without a dash. */
