@@ -50,9 +50,9 @@ void cot_exported_settle(void) {
     bool measured[COT_MAX_GPUS];
     /* A checkpointed process has no charge; it has that of such memory again when it is restored. */
     if (!__atomic_load_n(&all->count, __ATOMIC_ACQUIRE) || atomic_load(&cot->checkpoint.active)) return;
-    uint64_t now = cot_monotonic_ns();
     bool others = cot_other_process(cot->at.slot);
     cot_spin_lock(&all->lock);
+    uint64_t now = cot_monotonic_ns(); /* no entry is of a later time */
     for (uint32_t gpu = 0; gpu < cot->at.gpu_count; gpu++) measured[gpu] = is_measured(gpu);
     for (uint32_t i = 0; i < all->count;) {
         const struct cot_given_up *entry = &all->list[i];
