@@ -136,7 +136,8 @@ enum {
     ABI_POOL_RESERVED_HIGH = 6,
     ABI_POOL_USED_CURRENT = 7,
     ABI_POOL_USED_HIGH = 8,
-    ABI_POOL_ALLOCATION_TYPE = 9, /* this and the next one: since CUDA 13.0 */
+    ABI_POOL_ALLOCATION_TYPE = 9, /* this and the next two: since CUDA 13.0 */
+    ABI_POOL_LOCATION_ID = 11,
     ABI_POOL_LOCATION_TYPE = 12,
 };
 

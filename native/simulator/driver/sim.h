@@ -96,6 +96,7 @@ void sim_on_context_end(struct sim_context_end_hooks *hooks);
 int sim_arena_start(uint64_t bytes);
 bool sim_in_arena(abi_devptr pointer);
 struct sim_region *sim_region_at(abi_devptr pointer);
+bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 int sim_region_new(enum sim_region_kind kind, uint64_t bytes, uint64_t alignment, struct sim_region **out);
 void sim_region_end(struct sim_region *region);
 bool sim_region_extend(struct sim_region *region, uint64_t pages); /* false: others have the addresses behind it */
@@ -106,7 +107,6 @@ abi_devptr sim_region_address(const struct sim_region *region);
 /* Once that item of the stream's queue is complete; sim_linear_collect gives to the GPU what is so far. */
 int sim_linear_free_ordered(abi_devptr pointer, struct sim_context *context, uint32_t queue, uint64_t reached);
 void sim_linear_collect(void);
-bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes);
 
 /* memory/host.c; takes the lock */
 bool sim_is_page_locked(abi_devptr pointer);

@@ -239,14 +239,15 @@ static inline __attribute__((always_inline)) abi_result finish_free(abi_result r
 FREE(cuMemFree_v2, abi_devptr)
 FREE(cuMemFree, unsigned)
 
-/* The block has one reference more from the first export on. Small blocks share granules, which outlast them mostly. */
+/* The block has one reference more from the first export on. Small blocks share granules, which outlast them mostly.
+ * The driver also takes an address inside a block, for all of it. */
 abi_result cot_cuIpcGetMemHandle(void *handle, abi_devptr pointer) {
     abi_result result = CALL_REAL(cuIpcGetMemHandle, (void *, abi_devptr), handle, pointer);
     struct cot_block block;
     uint32_t left;
-    if (result != ABI_SUCCESS || !cot_attached() ||
-        !cot_blocks_change_references(pointer, COT_LINEAR, 0, &block, &left))
-        return result;
+    if (result != ABI_SUCCESS || !cot_attached()) return result;
+    CALL_DRIVER("cuMemGetAddressRange_v2", (abi_devptr *, size_t *, abi_devptr), &pointer, NULL, pointer);
+    if (!cot_blocks_change_references(pointer, COT_LINEAR, 0, &block, &left)) return result;
     uint64_t granule = cot_granule(block.gpu);
     if (left > 1 || cot_is_packed(block.bytes, granule)) return result;
     if (cot_blocks_change_references(pointer, COT_LINEAR, 1, &block, &left))

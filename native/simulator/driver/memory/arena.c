@@ -124,3 +124,15 @@ struct sim_region *sim_region_next(uint32_t *index) {
     }
     return NULL;
 }
+
+bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes) {
+    int64_t unit = (int64_t)((pointer - sim_region_address(region)) / SIM_SMALL_UNIT);
+    for (int64_t at = unit; at >= 0; at--) {
+        if (region->units[at] == 0) continue;
+        if (at + region->units[at] <= unit) return false;
+        *start = sim_region_address(region) + (uint64_t)at * SIM_SMALL_UNIT;
+        *bytes = (uint64_t)region->units[at] * SIM_SMALL_UNIT;
+        return true;
+    }
+    return false;
+}

@@ -106,7 +106,9 @@ int sim_close(struct sim_region *region) {
     return ABI_SUCCESS;
 }
 
-/* Only memory of cuMemAlloc: neither managed nor pooled memory, nor memory by handle. */
+/* Only memory of cuMemAlloc: neither managed nor pooled memory, nor memory by handle. An address inside of it stands
+ * for all of it: UCX (cuda_ipc_md.c, cuda_ipc_ep.c) takes handles of such addresses, and adds their distance from the
+ * first one to what it opened. */
 SIM_EXPORT abi_result cuIpcGetMemHandle(abi_ipc_handle *out, abi_devptr pointer) {
     SIM_ENTER("cuIpcGetMemHandle");
     if (!out) return ABI_ERROR_INVALID_VALUE;
@@ -114,7 +116,11 @@ SIM_EXPORT abi_result cuIpcGetMemHandle(abi_ipc_handle *out, abi_devptr pointer)
     int result = ABI_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim.lock);
     struct sim_region *region = sim_region_at(pointer);
-    if (region && (region->kind == SIM_LARGE || region->kind == SIM_SMALLS)) result = sim_share(pointer, &place);
+    abi_devptr start = region ? sim_region_address(region) : 0;
+    uint64_t bytes;
+    if (region &&
+        (region->kind == SIM_LARGE || (region->kind == SIM_SMALLS && sim_small_range(region, pointer, &start, &bytes))))
+        result = sim_share(start, &place);
     pthread_mutex_unlock(&sim.lock);
     if (result != ABI_SUCCESS) return result;
     memset(out, 0, sizeof *out);

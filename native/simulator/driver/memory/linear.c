@@ -124,18 +124,6 @@ static int linear_alloc(struct sim_context *context, uint64_t bytes, abi_devptr 
     return result;
 }
 
-bool sim_small_range(const struct sim_region *region, abi_devptr pointer, abi_devptr *start, uint64_t *bytes) {
-    int64_t unit = (int64_t)((pointer - sim_region_address(region)) / SIM_SMALL_UNIT);
-    for (int64_t at = unit; at >= 0; at--) {
-        if (region->units[at] == 0) continue;
-        if (at + region->units[at] <= unit) return false;
-        *start = sim_region_address(region) + (uint64_t)at * SIM_SMALL_UNIT;
-        *bytes = (uint64_t)region->units[at] * SIM_SMALL_UNIT;
-        return true;
-    }
-    return false;
-}
-
 /* Ends a small allocation; its units stay taken. 0: none starts there; else their number. */
 static uint32_t take_small(struct sim_region *block, abi_devptr pointer, uint32_t *unit) {
     uint64_t offset = pointer - sim_region_address(block);

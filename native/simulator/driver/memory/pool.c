@@ -257,9 +257,7 @@ SIM_EXPORT abi_result cuMemPoolCreate(abi_pool *out, const abi_pool_props *props
     if (device == SIM_NO_DEVICE) return ABI_ERROR_INVALID_DEVICE;
     if (props->handle_types & ABI_HANDLE_FABRIC) SIM_TRY(sim_fabric_allowed(device));
     pthread_mutex_lock(&sim.lock);
-    abi_location place = {ABI_LOCATION_DEVICE, device};
-    if (device == SIM_HOST) place = props->location;
-    struct sim_pool *pool = sim_pool_new(device, &place);
+    struct sim_pool *pool = sim_pool_new(device, &props->location);
     if (pool) pool->max_bytes = props->max_size;
     if (pool) pool->handle_types = props->handle_types;
     pthread_mutex_unlock(&sim.lock);

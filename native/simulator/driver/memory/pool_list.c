@@ -24,13 +24,13 @@ bool sim_is_pool(const struct sim_pool *pool) {
     return false;
 }
 
-/* The pools of a location: the one the driver made, and the one that the program chose. Host memory has one place
- * without a node and one of node 0, the only one here. */
-static struct sim_pool_place device_places[SIM_MAX_GPUS], host_places[2];
+/* The pools of a location: the one the driver made, and the one that the program chose. The locality domains of a
+ * device have one place. Host memory has one place without a node and one of node 0, the only one here. */
+static struct sim_pool_place device_places[SIM_MAX_GPUS], domain_places[SIM_MAX_GPUS], host_places[2];
 
 struct sim_pool_place *sim_pool_place(const abi_location *location, int *device) {
     *device = sim_device_of_location(location);
-    if (*device >= 0) return &device_places[*device];
+    if (*device >= 0) return location->type == ABI_LOCATION_DEVICE ? &device_places[*device] : &domain_places[*device];
     return *device == SIM_HOST && sim_is_host_node(location) ? &host_places[location->type == ABI_LOCATION_HOST_NUMA]
                                                              : NULL;
 }
@@ -43,8 +43,7 @@ struct sim_pool *sim_default_pool(const abi_location *location) {
     int device;
     struct sim_pool_place *place = sim_pool_place(location, &device);
     if (!place->by_default) {
-        abi_location own = {device == SIM_HOST ? location->type : ABI_LOCATION_DEVICE, device == SIM_HOST ? 0 : device};
-        place->by_default = sim_pool_new(device, &own);
+        place->by_default = sim_pool_new(device, location);
         if (place->by_default) place->by_default->is_default = true;
     }
     return place->by_default;

@@ -83,16 +83,22 @@ const FORMS: Record<string, (owner: Client, other: Client) => Promise<Shared>> =
       close: async () => void (await other.must(`unhandle ${imported}`)),
     };
   },
-  IPC: async (owner, other) => {
-    const at = await owner.must(`alloc ${SHARED}`);
-    const [, ...handle] = await owner.ask(`ipc-get ${at}`);
-    const opened = await other.must(`ipc-open new ${handle.join(' ')}`);
-    return {
-      giveUp: async () => void (await owner.must(`free ${at}`)),
-      close: async () => void (await other.must(`ipc-close ${opened}`)),
-    };
-  },
+  IPC: (owner, other) => byIpc(owner, other, 0),
+  // As UCX does (src/uct/cuda/cuda_ipc/cuda_ipc_md.c), which opens the allocation from its first address on.
+  'IPC of an address inside': (owner, other) => byIpc(owner, other, SHARED / 2),
 };
+
+async function byIpc(owner: Client, other: Client, offset: number): Promise<Shared> {
+  const at = await owner.must(`alloc ${SHARED}`);
+  await owner.must(`set ${at} ${SHARED} 7`);
+  const [, ...handle] = await owner.ask(`ipc-get ${at + offset}`);
+  const opened = await other.must(`ipc-open new ${handle.join(' ')}`);
+  await other.must(`check ${opened} ${SHARED} 7`);
+  return {
+    giveUp: async () => void (await owner.must(`free ${at}`)),
+    close: async () => void (await other.must(`ipc-close ${opened}`)),
+  };
+}
 
 for (const [form, share] of Object.entries(FORMS)) {
   test(`what its owner gave up and a consumer has by ${form} is charged`, async (t) => {

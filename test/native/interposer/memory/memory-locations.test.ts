@@ -56,6 +56,17 @@ test('a pool in a locality domain is charged to its GPU, whatever stream orders 
   t.is((await client.ask(`physical ${100 * MIB}`))[0], OUT_OF_MEMORY);
 });
 
+// CUDA Driver API 13.5, cuMemGetDefaultMemPool: a locality domain of a device has a default pool of its own.
+test('the default pool of a locality domain is charged to its GPU on any stream', async (t) => {
+  const client = await startProgram(t, 2);
+  await client.must(`location ${LOCALITY_DOMAIN} ${SECOND_BYTE + 1}`);
+  const pool = await client.must('pool-of');
+  await client.must(`pool-take ${pool} ${200 * MIB}`);
+  await client.must(`alloc ${100 * MIB}`); // on the first GPU
+  await client.must(`location ${DEVICE} 1`);
+  t.is((await client.ask(`physical ${100 * MIB}`))[0], OUT_OF_MEMORY);
+});
+
 test('memory at a location of unknown type is charged where there is one GPU', async (t) => {
   const client = await startProgram(t, 1);
   await client.must(`location ${FUTURE_TYPE} 1`);

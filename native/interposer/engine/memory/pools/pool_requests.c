@@ -35,6 +35,16 @@ static abi_result call(const struct request *request, abi_devptr *pointer) {
 
 /* ---- where ---- */
 
+/* Where a pool of a GPU is; drivers of CUDA 13.0 and later say it. Managed memory without a preferred GPU is nowhere.
+ */
+static bool place_of_pool(abi_pool pool, abi_location *place) {
+    return CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, ABI_POOL_LOCATION_TYPE, &place->type) ==
+               ABI_SUCCESS &&
+           CALL_DRIVER("cuMemPoolGetAttribute", (abi_pool, int, void *), pool, ABI_POOL_LOCATION_ID, &place->id) ==
+               ABI_SUCCESS &&
+           place->type != ABI_LOCATION_NONE && !cot_is_host_location(place);
+}
+
 /* A pool allocates on its own device, whatever stream orders it. An unknown pool may be some device's default pool.
  * If the driver does not say which, its error is the answer, as another GPU would be charged otherwise. */
 static abi_result gpu_of_pool(abi_pool pool, abi_device otherwise, uint32_t *gpu) {
@@ -43,6 +53,8 @@ static abi_result gpu_of_pool(abi_pool pool, abi_device otherwise, uint32_t *gpu
     if (known) *gpu = known->gpu;
     pthread_mutex_unlock(&cot->pools.lock);
     if (known) return ABI_SUCCESS;
+    abi_location place;
+    if (place_of_pool(pool, &place)) return cot_find_gpu_of_location(&place, gpu);
     *gpu = cot_gpu_of(otherwise);
     for (abi_device device = 0; device < (abi_device)COT_MAX_GPUS; device++) {
         abi_pool own = NULL;
