@@ -37,8 +37,8 @@ export function collectAmounts(
     for (const resource of namesOf(dialect, [limits, requests])) {
       if (taken.has(resource)) continue;
       taken.add(resource);
-      const limit = field(limits, resource);
-      const request = field(requests, resource);
+      const limit = amountAt(limits, resource);
+      const request = amountAt(requests, resource);
       if (limit === undefined && request === undefined) continue;
       const path = keyPath(`${containerPath}.resources.requests`, resource);
       if (limit === undefined) {
@@ -66,6 +66,11 @@ export function askedFor(amounts: AmountsByDialect): AmountsByDialect {
     ([dialect, own]) => !dialect.zeroIsNothing || [...own.values()].some((amount) => !sameQuantity(amount, '0')),
   );
   return asking.length === amounts.size ? amounts : new Map(asking);
+}
+
+/** Null is 0, as the API server reads it (apimachinery, Quantity.UnmarshalJSON); it sends none on. */
+function amountAt(map: JsonObject | undefined, resource: string): unknown {
+  return map !== undefined && Object.hasOwn(map, resource) ? (map[resource] ?? '0') : undefined;
 }
 
 /** The dialect's resources, with those in the maps in the place of a pattern. */

@@ -1,14 +1,11 @@
 // Client of the API server for the CLI: connection and user, GET, for `set` a merge patch, and for `defrag` evictions. Answers are plain
 // JSON; a refusal is a value, since least rights are normal, and a server that does not answer is an error for the
 // reader.
-import { existsSync } from 'node:fs';
 import { request as plainRequest } from 'node:http';
 import { type RequestOptions, request as tlsRequest } from 'node:https';
-import { homedir } from 'node:os';
-import { join } from 'node:path';
 import { describeApiError } from '../../kube/api-error.ts';
 import { Refused, UsageError } from '../lib/command.ts';
-import { oneLine } from '../lib/text.ts';
+import { loadKubeconfig, optionsOf } from './kubeconfig.ts';
 
 export type Refusal = { readonly ok: false; readonly status: number; readonly message: string };
 export type Got<T> = { readonly ok: true; readonly value: T } | Refusal;
@@ -39,18 +36,11 @@ export type Cluster = {
 
 type Answer = { readonly status: number; readonly body: string };
 
-const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 const TIMEOUT_MS = 15_000;
 const PROXY_TIMEOUT_MS = 5000;
 const PAGE = 500;
 /** Limit of a text from an agent. A node of 16 GPUs with 50 tenants each sends half of it. */
 const LONGEST_TEXT = 8 * 2 ** 20;
-
-/** Path of the default kubeconfig; undefined: none exists. */
-export function defaultKubeconfig(): string | undefined {
-  if (process.env.KUBECONFIG) return process.env.KUBECONFIG;
-  return [join(homedir(), '.kube/config'), TOKEN].find((path) => existsSync(path));
-}
 
 /** What kubectl's options of these names say. */
 type ConnectOptions = {
@@ -65,19 +55,7 @@ export async function connect(
   context: string | undefined,
   { cluster, as, timeoutMs }: ConnectOptions = {},
 ): Promise<Cluster> {
-  const from = file ?? defaultKubeconfig();
-  if (from === undefined) {
-    throw new UsageError('no cluster is configured: name a kubeconfig with --kubeconfig, or in KUBECONFIG');
-  }
-  // Large, and of no use without a cluster.
-  const { KubeConfig } = await import('@kubernetes/client-node');
-  const config = new KubeConfig();
-  try {
-    if (file === undefined) config.loadFromDefault();
-    else config.loadFromFile(file);
-  } catch (error) {
-    throw new UsageError(`${from}: no kubeconfig can be read: ${oneLine((error as Error).message)}`);
-  }
+  const { config, from } = await loadKubeconfig(file);
   if (context !== undefined) {
     if (!config.getContextObject(context)) {
       const known = config.getContexts().map(({ name }) => name);
@@ -99,12 +77,7 @@ export async function connect(
   if (!server) {
     throw new UsageError(`${from}: its current context names no cluster; choose one with --context`);
   }
-  const options: RequestOptions = {};
-  try {
-    await config.applyToHTTPSOptions(options);
-  } catch (error) {
-    throw new UsageError(`${from}: no credentials for ${server}: ${describeApiError(error)}`);
-  }
+  const options = await optionsOf(config, from);
   if (as !== undefined) {
     const groups = as.groups.length > 0 && { 'Impersonate-Group': [...as.groups] };
     options.headers = { ...options.headers, 'Impersonate-User': as.user, ...groups };

@@ -9,7 +9,7 @@ import { UsageError } from './command.ts';
 /** The text of a file, or of standard input for `-`. */
 export function readText(path: string): string {
   try {
-    return readFileSync(path === '-' ? 0 : path, 'utf8');
+    return new TextDecoder('utf-8', { fatal: true }).decode(readFileSync(path === '-' ? 0 : path));
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     throw new UsageError(`${path === '' ? '""' : path}: ${WRONG_FILE[code ?? ''] ?? message}`);
@@ -20,6 +20,7 @@ const WRONG_FILE: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file',
   EISDIR: 'is a folder',
   EACCES: 'may not be read',
+  ERR_ENCODING_INVALID_ENCODED_DATA: 'is no text in UTF-8; save it in that encoding',
 };
 
 const DATE = 'tag:yaml.org,2002:timestamp';

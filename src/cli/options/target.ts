@@ -2,7 +2,8 @@
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { SOCKET_NAME } from '../../agent/config.ts';
-import { type Cluster, connect, defaultKubeconfig } from '../cluster/api-client.ts';
+import { type Cluster, connect } from '../cluster/api-client.ts';
+import { defaultKubeconfig } from '../cluster/kubeconfig.ts';
 import { STATE_OPTION, stateFolder } from '../lib/agent-client.ts';
 import { given, type Option, type Options, type Parsed, text, texts, UsageError } from '../lib/command.ts';
 

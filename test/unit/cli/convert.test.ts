@@ -31,7 +31,7 @@ const NOTEBOOK = {
 };
 
 /** The program with manifests on its standard input. */
-function run(input: string, ...args: readonly string[]) {
+function run(input: string | Buffer, ...args: readonly string[]) {
   const program = join(ROOT, 'src/cli/main.ts');
   const { stdout, stderr, status } = spawnSync(process.execPath, [program, ...args], { input, encoding: 'utf8' });
   return { stdout, stderr, status };
@@ -133,7 +133,7 @@ test('the manifests of a folder are read in the order of their names', (t) => {
 });
 
 test('faults of the command line and of files are one sentence', (t) => {
-  const cases: readonly (readonly [input: string, args: readonly string[], expected: RegExp])[] = [
+  const cases: readonly (readonly [input: string | Buffer, args: readonly string[], expected: RegExp])[] = [
     ['', [], /^cotenant: want at least one -f FILE\n$/],
     ['', ['-f', '/nowhere'], /^cotenant: \/nowhere: there is no such file\n$/],
     ['a: [', ['-f', '-'], /^cotenant: -: /],
@@ -150,6 +150,7 @@ test('faults of the command line and of files are one sentence', (t) => {
       ['-f', '/dev/null', '--config', '-'],
       /^cotenant: -: has several documents; want one, with the settings\n$/,
     ],
+    [Buffer.from('a: 1', 'utf16le').fill(0xff, 0, 1), ['-f', '-'], /^cotenant: -: is no text in UTF-8; save it in /],
     ['7', ['-f', '-'], /^cotenant: -: document 1 is not an object of Kubernetes\n$/],
   ];
   for (const [input, args, expected] of cases) {

@@ -34,6 +34,12 @@ const ODD: Readonly<Record<string, readonly [document: JsonObject, ...said: stri
     pod({ initContainers: [main(H, { name: 'i' })], containers: [{ name: 'main', image: 'x' }] }),
     `i: ${MIB_4096}, main: none`,
   ],
+  // As a chart writes it without its value; apimachinery, Quantity.UnmarshalJSON: null is 0.
+  'an amount without a value': [
+    ours('4Gi', { 'cotenant.io/gpu': null }),
+    `${limit}["cotenant.io/gpu"]: "0" is less than 1; `,
+  ],
+  'an amount of another system without a value': [pod({ containers: [main({ 'nvidia.com/gpu': null })] }), 'untouched'],
   'a sidecar and a container': [
     pod({ initContainers: [main(H, { name: 'i', restartPolicy: 'Always' })], containers: [main(H)] }),
     `i: ${MIB_4096}, main: ${MIB_4096}`,
