@@ -13,7 +13,8 @@ const DEVICE_LIST = '/run/nvidia-container-devices';
 /** In each list of volumes, mounts and variables of a pod with a share. */
 const MOST_ENTRIES = 1000;
 
-/** Kinds of volumes that the kubelet mounts read-only, whatever the mount says: kubernetes.io, "Volumes". */
+/** Kinds of volumes that the kubelet mounts read-only, whatever the mount says (kubernetes.io, "Volumes"), as those of any
+ * other kind whose own `readOnly` is set (kubelet_pods.go, makeMounts). */
 const ALWAYS_READ_ONLY = ['configMap', 'secret', 'downwardAPI', 'projected', 'image'] as const;
 
 const ONLY_OURS = `the only one allowed is ${JSON.stringify(VOLUME)}, which the webhook adds itself`;
@@ -119,7 +120,9 @@ export function checkReadOnlyParents(
     if (mountPath === undefined || ![PRELOAD, HOME].some((own) => posix.dirname(own) === at)) return [];
     const volume = volumes.get(textAt(mount, 'name'));
     if (field(volume, 'hostPath') !== undefined) return [];
-    const source = ALWAYS_READ_ONLY.find((one) => field(volume, one) !== undefined);
+    const source =
+      ALWAYS_READ_ONLY.find((one) => field(volume, one) !== undefined) ??
+      Object.keys(isObject(volume) ? volume : {}).find((one) => field(field(volume, one), 'readOnly') === true);
     if (source === undefined && field(mount, 'readOnly') !== true) return [];
     const wrong = `is read-only${source === undefined ? '' : ` (${source})`}, so that the container's limits cannot be mounted in it`;
     const right = `mount single files with subPath, or a folder below ${at}`;

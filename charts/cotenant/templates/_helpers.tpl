@@ -3,17 +3,15 @@ Names, labels and the parts that more than one object repeats. What the program 
 change of its command line is a change of one file.
 */}}
 
+{{/* What the names of all objects begin with. Services take no other names than these (RFC 1035). */}}
 {{- define "cotenant.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- $usual := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- $full := default $usual .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $full) -}}
+{{- fail (printf "no Service can be named %s-agent: set fullnameOverride to a name of a-z, 0-9 and \"-\" that begins with a letter" $full) -}}
 {{- end -}}
-{{- end -}}
+{{- $full -}}
 {{- end -}}
 
 {{- define "cotenant.agent.name" -}}{{ include "cotenant.fullname" . }}-agent{{- end -}}
@@ -30,21 +28,40 @@ change of its command line is a change of one file.
 
 {{/* What a selector selects by; never changes over upgrades. Takes a dict of root and component. */}}
 {{- define "cotenant.selector" -}}
-app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Takes a dict of root and component. */}}
-{{- define "cotenant.labels" -}}
+{{- define "cotenant.labels.own" -}}
 {{ include "cotenant.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 cotenant.io/component: {{ .component }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
+{{- end -}}
+
+{{/* Takes a dict of root and component, and of a pod its podLabels as more, which win over commonLabels. */}}
+{{- define "cotenant.labels" -}}
+{{- $own := include "cotenant.labels.own" . -}}
+{{- $more := merge (dict) (.more | default dict) (.root.Values.commonLabels | default dict) -}}
+{{- range $key, $_ := $more -}}
+{{- if hasKey (fromYaml $own) $key }}{{ fail (printf "commonLabels, podLabels: the chart sets %s itself; leave it out" $key) }}{{ end -}}
+{{- end -}}
+{{ $own }}
+{{- with $more }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* Takes settings of ports by name, whose programs are in one pod. */}}
+{{- define "cotenant.distinct" -}}
+{{- $seen := dict -}}
+{{- range $name, $port := . -}}
+{{- $text := toString $port -}}
+{{- if and $port (hasKey $seen $text) }}{{ fail (printf "%s and %s are both %s: programs of one pod cannot share a port" (get $seen $text) $name $text) }}{{ end -}}
+{{- $_ := set $seen $text $name -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "cotenant.image" -}}

@@ -2,7 +2,7 @@
 // work.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { parse } from 'yaml';
+import { parse, parseAllDocuments } from 'yaml';
 import { inspect } from '../../../src/cli/commands/status/inspect.ts';
 import { why } from '../../../src/cli/commands/status/why.ts';
 import { answerOf, creation } from '../../unit/webhook/reviews.ts';
@@ -10,6 +10,7 @@ import {
   CHART,
   find,
   helm,
+  type Json,
   NAMESPACE,
   objectsOf,
   render,
@@ -18,6 +19,7 @@ import {
   type Schema,
   schemaAt,
   testWithHelm,
+  type Values,
 } from './chart.ts';
 
 const values: Readonly<Record<string, unknown>> = parse(readFileSync(join(CHART, 'values.yaml'), 'utf8'));
@@ -101,6 +103,10 @@ const WRONG: readonly (readonly [path: string, value: unknown])[] = [
   ['scheduler.overcommittedAfterSeconds', 0],
   ['scheduler.kubeScheduler.image.tag', 'latest'],
   ['serviceMonitor.interval', '15'],
+  ['nameOverride', 'two words'],
+  ['fullnameOverride', 'a_b'],
+  ['webhook.extraEnv', [{ name: 'LEVEL', value: 1 }]],
+  ['agent.node.extraEnv', [{ value: '1' }]],
 ];
 
 testWithHelm('a setting of the wrong type or out of its bounds is refused, with its place', (t) => {
@@ -109,6 +115,53 @@ testWithHelm('a setting of the wrong type or out of its bounds is refused, with 
     t.false(ok, name);
     t.true(text.includes(`/${name.replaceAll('.', '/')}`), `${name}: ${text}`);
   }
+});
+
+const CLASHING: readonly (readonly [values: Values, said: string])[] = [
+  [{ nameOverride: 'my.name' }, 'no Service can be named cotenant-my.name-agent: set fullnameOverride to'],
+  [{ commonLabels: { 'app.kubernetes.io/name': 'a' } }, 'the chart sets app.kubernetes.io/name itself; leave it out'],
+  [
+    { agent: { podLabels: { 'cotenant.io/component': 'a' } } },
+    'the chart sets cotenant.io/component itself; leave it out',
+  ],
+  [{ webhook: { port: 8080 } }, 'webhook.healthPort and webhook.port are both 8080'],
+  [{ scheduler: { port: 9841 } }, 'scheduler.healthPort and scheduler.port are both 9841'],
+  [{ scheduler: { kubeScheduler: { port: 9840 } } }, 'scheduler.kubeScheduler.port and scheduler.port are both 9840'],
+  [
+    { webhook: { configuration: { schedulerName: 'default-scheduler' } } },
+    "default-scheduler is the cluster's own, and a second one of that name would bind its pods; name another one",
+  ],
+];
+
+testWithHelm('settings that exclude each other are refused, with what is right', (t) => {
+  for (const [values, said] of CLASHING) {
+    const { ok, text } = render(values);
+    t.false(ok, said);
+    t.true(text.includes(said), text);
+  }
+});
+
+testWithHelm('a release may have any name that helm takes, and its labels are texts', (t) => {
+  const labelsOf = (release: string, ...args: readonly string[]) => {
+    const { ok, text } = helm(['template', release, CHART, ...args]);
+    if (!ok) return text;
+    const found = find(
+      parseAllDocuments(text, { version: '1.1' }).map((document) => document.toJS() as Json),
+      'DaemonSet',
+      'gpus-agent',
+    );
+    return found.spec?.selector?.matchLabels?.['app.kubernetes.io/instance'] as unknown;
+  };
+  for (const release of ['1', '1e3', 'on', 'a.b']) t.is(labelsOf(release, '--set', 'fullnameOverride=gpus'), release);
+  t.regex(String(labelsOf('a.b')), /no Service can be named a\.b-cotenant-agent: set fullnameOverride/);
+  t.regex(String(labelsOf('1')), /no Service can be named 1-cotenant-agent: set fullnameOverride/);
+});
+
+testWithHelm("labels of a component's pods take precedence over common ones, each key once", (t) => {
+  const labels = { commonLabels: { team: 'a', site: 'x' }, webhook: { podLabels: { team: 'b' } } };
+  const { metadata, spec } = find(objectsOf(t, labels), 'Deployment', 'cotenant-webhook');
+  t.like(metadata?.labels, { team: 'a', site: 'x' });
+  t.like(spec?.template?.metadata?.labels, { team: 'b', site: 'x' });
 });
 
 testWithHelm('a dialect that does not exist is refused, with those that do', (t) => {

@@ -295,6 +295,11 @@ test('a read-only mount around our paths, which would stop a start, is refused',
     refused('/var/run/', ' (secret)', '/run'),
   );
   t.is(mounting({ mountPath: '/run', readOnly: true }, { emptyDir: {} }), refused('/run', '', '/run'));
+  // Kubernetes, kubelet_pods.go, makeMounts: such volumes are read-only in any mount.
+  const claim = { persistentVolumeClaim: { claimName: 'c', readOnly: true } };
+  t.is(mounting({ mountPath: '/etc' }, claim), refused('/etc', ' (persistentVolumeClaim)', '/etc'));
+  t.is(mounting({ mountPath: '/run' }, { csi: { driver: 'x', readOnly: true } }), refused('/run', ' (csi)', '/run'));
+  t.is(mounting({ mountPath: '/run' }, { csi: { driver: 'x' } }), undefined);
   t.is(mounting({ mountPath: '/etc/app' }, { configMap: { name: 'c' } }), undefined);
   t.is(mounting({ mountPath: '/etc/app.conf', subPath: 'app.conf' }, { configMap: { name: 'c' } }), undefined);
   t.is(mounting({ mountPath: '/run', readOnly: true }, { hostPath: { path: '/run' } }), undefined);
