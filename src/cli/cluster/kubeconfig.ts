@@ -13,6 +13,9 @@ import { proxyFor } from './proxy.ts';
 
 const TOKEN = '/var/run/secrets/kubernetes.io/serviceaccount/token';
 
+/** As in the file. */
+type Exec = { readonly apiVersion?: string; readonly env?: readonly object[] };
+
 const filesOf = (list = ''): readonly string[] => list.split(delimiter).filter((file) => file !== '');
 
 /** Of the default kubeconfig, as one text; undefined: none exists. */
@@ -77,6 +80,8 @@ export async function optionsOf(config: KubeConfig, from: string): Promise<Reque
   const proxyUrl = current?.proxyUrl ?? proxyFor(server, process.env);
   if (proxyUrl !== undefined)
     config.clusters = config.clusters.map((one) => (one === current ? { ...one, proxyUrl } : one));
+  const user = config.getCurrentUser();
+  config.users = config.users.map((one) => (one === user && one.exec ? { ...one, exec: withRequest(one.exec) } : one));
   const options: RequestOptions = {};
   try {
     await config.applyToHTTPSOptions(options);
@@ -84,6 +89,14 @@ export async function optionsOf(config: KubeConfig, from: string): Promise<Reque
     throw new UsageError(`${from}: no credentials for ${server}: ${whyNone(error, config)}`);
   }
   return options;
+}
+
+/** The program finds in its environment what it is asked for (client-go, plugin/pkg/client/auth/exec/exec.go): some wait for
+ * it on standard input elsewise. */
+function withRequest(exec: Exec): Exec {
+  const { apiVersion = 'client.authentication.k8s.io/v1', env } = exec;
+  const request = { apiVersion, kind: 'ExecCredential', spec: { interactive: false } };
+  return { ...exec, env: [...(env ?? []), { name: 'KUBERNETES_EXEC_INFO', value: JSON.stringify(request) }] };
 }
 
 function whyNone(error: unknown, config: KubeConfig): string {

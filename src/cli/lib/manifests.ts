@@ -1,4 +1,5 @@
 // Reads manifests of Kubernetes from files, and finds the pods in them. Objects stay as they were written.
+import { isGrantKey } from '../../api/names.ts';
 import { isObject, isWithin, type JsonObject, listAt, objectAt, textAt } from '../../common/json.ts';
 import { UsageError } from './command.ts';
 import { manifestsIn, readYaml } from './yaml.ts';
@@ -9,9 +10,21 @@ export function documentsOf(path: string): readonly JsonObject[] {
     readYaml(file).flatMap((value, index) => {
       if (!isObject(value)) throw new UsageError(`${file}: document ${index + 1} is not an object of Kubernetes`);
       const { items } = value;
-      return (textAt(value, 'kind') ?? '').endsWith('List') && Array.isArray(items) ? items.filter(isObject) : [value];
+      return (textAt(value, 'kind') ?? '').endsWith('List') && Array.isArray(items)
+        ? items.filter(isObject).map(asCreated)
+        : [asCreated(value)];
     }),
   );
+}
+
+/** A pod from a cluster (`kubectl get -o yaml`) as it was created: without its node and grant, which the scheduler wrote. */
+function asCreated(document: JsonObject): JsonObject {
+  const [metadata, spec] = [objectAt(document, 'metadata'), objectAt(document, 'spec')];
+  if (textAt(document, 'kind') !== 'Pod' || textAt(metadata, 'uid') === undefined) return document;
+  const { nodeName: _, ...rest } = spec;
+  if (!isObject(metadata.annotations)) return { ...document, spec: rest };
+  const annotations = Object.entries(metadata.annotations).filter(([key]) => !isGrantKey(key));
+  return { ...document, metadata: { ...metadata, annotations: Object.fromEntries(annotations) }, spec: rest };
 }
 
 /** `Deployment/train` */

@@ -112,6 +112,23 @@ test('objects of JSON may follow one another, and a key may be there once', (t) 
   t.regex(run('a: 1\na: 2', 'convert', '-f', '-').stderr, /^cotenant: -: Map keys must be unique at line 2,/);
 });
 
+test('a pod from a cluster is read as it was created, without its node and grant', (t) => {
+  const metadata = { name: 'p', uid: '8f0b', annotations: { a: 'b', 'cotenant.io/grant': '{}' } };
+  const spec = { ...podSpec({ 'nvidia.com/gpu': '1', 'nvidia.com/gpumem': '3k' }), nodeName: 'node-1' };
+  const live = { kind: 'Pod', metadata, spec, status: { phase: 'Running' } };
+  for (const given of [live, { kind: 'List', items: [live] }]) {
+    const { stdout, status } = run(JSON.stringify(given), 'convert', '-f', '-', '-o', 'yaml');
+    t.is(status, 0, stdout);
+    const after = parse(stdout, { version: '1.1' });
+    t.is(after.metadata.annotations.a, 'b');
+    t.false('cotenant.io/grant' in after.metadata.annotations);
+    t.is(after.spec.nodeName, undefined);
+  }
+  // As written, it is refused all the same.
+  const written = { ...live, metadata: { name: 'p' } };
+  t.regex(run(JSON.stringify(written), 'convert', '-f', '-').stdout, /spec\.nodeName: "node-1" bypasses the scheduler/);
+});
+
 test('the manifests of a folder are read in the order of their names', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'manifests-'));
   t.teardown(() => rmSync(folder, { recursive: true }));

@@ -121,6 +121,34 @@ for (const [what, user, message] of [
     await t.throwsAsync(connect(file, undefined), { message });
   });
 
+test('a credential plugin finds in its environment what it is asked for', async (t) => {
+  const [file = ''] = written(t, {
+    clusters: [cluster('https://127.0.0.1:1')],
+    users: [
+      {
+        name: 'u',
+        user: {
+          exec: {
+            apiVersion: 'client.authentication.k8s.io/v1beta1',
+            command: 'sh',
+            args: ['-c', 'echo "$GREETING $KUBERNETES_EXEC_INFO" >&2; exit 1'],
+            env: [{ name: 'GREETING', value: 'hello' }],
+          },
+        },
+      },
+    ],
+    contexts: [CONTEXT],
+    'current-context': 'x',
+  });
+  const { message } = await t.throwsAsync(connect(file, undefined));
+  const [, request = ''] = /: sh: hello (\{.*\})$/.exec(message) ?? [];
+  t.deepEqual(JSON.parse(request), {
+    apiVersion: 'client.authentication.k8s.io/v1beta1',
+    kind: 'ExecCredential',
+    spec: { interactive: false },
+  });
+});
+
 // As golang.org/x/net/http/httpproxy documents it.
 for (const [address, env, proxy] of [
   ['https://api.example.com', {}, undefined],
