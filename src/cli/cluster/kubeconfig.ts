@@ -52,7 +52,9 @@ export async function loadKubeconfig(file: string | undefined): Promise<Loaded> 
   const single = (one: string): KubeConfig => {
     const read = new KubeConfig();
     try {
-      if (statSync(one).size > 0) read.loadFromFile(one, options);
+      const stat = statSync(one);
+      // A pipe has no size.
+      if (!stat.isFile() || stat.size > 0) read.loadFromFile(one, options);
     } catch (error) {
       throw new UsageError(`${one}: no kubeconfig can be read: ${oneLine((error as Error).message)}`);
     }

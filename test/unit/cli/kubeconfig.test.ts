@@ -1,4 +1,5 @@
 // Kubeconfigs as kubectl takes them: several files, incomplete ones, credentials by a program, proxies of the environment.
+import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -78,6 +79,18 @@ test.serial('an incomplete entry keeps no other one from being used', async (t) 
     'current-context': 'x',
   });
   t.is((await connectBy([file])).server, url);
+});
+
+test('a kubeconfig may come through a pipe', (t) => {
+  const [file = ''] = written(t, {
+    clusters: [cluster('https://127.0.0.1:1')],
+    contexts: [CONTEXT],
+    'current-context': 'x',
+  });
+  const program = join(import.meta.dirname, '../../../src/cli/main.ts');
+  const script = '"$0" "$1" inspect --kubeconfig <(cat "$2")';
+  const { stderr } = spawnSync('bash', ['-c', script, process.execPath, program, file], { encoding: 'utf8' });
+  t.regex(stderr, /^cotenant: no API server answers at https:\/\/127\.0\.0\.1:1 \(ECONNREFUSED\)/);
 });
 
 test('a server of plain HTTP is asked without credentials', async (t) => {
