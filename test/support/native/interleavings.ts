@@ -45,6 +45,14 @@ export const CASES = {
     { held: 6, context: 2 },
   ],
   'a heap that a green context shares with the primary one stays charged': ['heap-shared', { held: 8, context: 8 }],
+  'graph memory that a launch has after a trim of another thread is charged': [
+    'trimmed-before',
+    { held: 6, context: 2 },
+  ],
+  'graph memory that another thread trims during a launch is released after it': [
+    'trimmed-after',
+    { held: 2, context: 2 },
+  ],
   'a context whose creation calls back into the program is charged once': ['called-back', { held: 4, context: 2 }],
   'the driver is not called to end a context while it creates another': [
     'one-waits',

@@ -149,6 +149,46 @@ static abi_result driver_set_limit(int limit, size_t value) {
     return ABI_SUCCESS;
 }
 
+/* One graph of one node, which allocates: its memory is reserved from a launch until a trim. */
+#define GRAPH_BYTES (4 * MIB)
+static _Atomic uint64_t graph_reserved;
+
+static abi_result driver_nodes(abi_graph graph, abi_graph_node *nodes, size_t *count) {
+    if (nodes) nodes[0] = (abi_graph_node)graph;
+    *count = 1;
+    return ABI_SUCCESS;
+}
+static abi_result driver_node_type(abi_graph_node node, int *type) {
+    *type = ABI_NODE_MEM_ALLOC;
+    return ABI_SUCCESS;
+}
+static abi_result driver_node(abi_graph_node node, abi_alloc_node *params) {
+    *params = (abi_alloc_node){.pool.location = {ABI_LOCATION_DEVICE, 0}, .bytes = GRAPH_BYTES};
+    return ABI_SUCCESS;
+}
+static abi_result driver_instantiate(abi_graph_exec *out, abi_graph graph, unsigned long long flags) {
+    *out = (abi_graph_exec)graph;
+    return ABI_SUCCESS;
+}
+static abi_result driver_launch(abi_graph_exec graph, abi_stream stream) {
+    come_in_between(&ahead);
+    atomic_store(&graph_reserved, GRAPH_BYTES);
+    come_in_between(&within);
+    return ABI_SUCCESS;
+}
+static abi_result driver_trim(abi_device device) {
+    atomic_store(&graph_reserved, 0);
+    return ABI_SUCCESS;
+}
+static abi_result driver_graph_memory(abi_device device, int attribute, void *value) {
+    *(uint64_t *)value = atomic_load(&graph_reserved);
+    return ABI_SUCCESS;
+}
+static abi_result driver_capturing(abi_stream stream, int *status) {
+    *status = ABI_CAPTURE_NONE;
+    return ABI_SUCCESS;
+}
+
 static abi_result driver_current(void **context) {
     *context = current;
     return ABI_SUCCESS;
@@ -191,6 +231,14 @@ static void *driver_function(const char *name) {
                {"cuGreenCtxCreate", (void *)driver_green},
                {"cuGreenCtxDestroy", (void *)driver_green_end},
                {"cuCtxFromGreenCtx", (void *)driver_view},
+               {"cuGraphGetNodes", (void *)driver_nodes},
+               {"cuGraphNodeGetType", (void *)driver_node_type},
+               {"cuGraphMemAllocNodeGetParams", (void *)driver_node},
+               {"cuGraphInstantiateWithFlags", (void *)driver_instantiate},
+               {"cuGraphLaunch", (void *)driver_launch},
+               {"cuDeviceGraphMemTrim", (void *)driver_trim},
+               {"cuDeviceGetGraphMemAttribute", (void *)driver_graph_memory},
+               {"cuStreamIsCapturing", (void *)driver_capturing},
                {"cuCtxGetLimit", (void *)driver_limit},
                {"cuCtxSetLimit", (void *)driver_set_limit}};
     for (unsigned i = 0; i < sizeof ALL / sizeof *ALL; i++) {

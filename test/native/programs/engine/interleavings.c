@@ -24,6 +24,9 @@ abi_result cot_cuCtxDestroy_v2(abi_context context);
 abi_result cot_cuGreenCtxCreate(abi_green_context *out, abi_resource_desc desc, abi_device device, unsigned flags);
 abi_result cot_cuGreenCtxDestroy(abi_green_context green);
 abi_result cot_cuCtxSetLimit(int limit, size_t value);
+abi_result cot_cuGraphInstantiateWithFlags(abi_graph_exec *out, abi_graph graph, unsigned long long flags);
+abi_result cot_cuGraphLaunch(abi_graph_exec graph, abi_stream stream);
+abi_result cot_cuDeviceGraphMemTrim(abi_device device);
 
 static const char *folder;
 
@@ -204,6 +207,28 @@ static void view_ended_in_free(void) {
     cot_cuCtxDestroy_v2(VIEW);
 }
 
+/* Another thread trims the memory of graphs while one is launched: before it has it again, or after that. */
+static void trim(void) {
+    cot_cuDeviceGraphMemTrim(0);
+}
+static void trim_meanwhile(void) {
+    wholly(trim);
+}
+static void launch_twice(void (*_Atomic *moment)(void)) {
+    abi_graph_exec graph = NULL;
+    make(FIRST);
+    cot_cuGraphInstantiateWithFlags(&graph, (abi_graph)FIRST, 0);
+    cot_cuGraphLaunch(graph, NULL);
+    *moment = trim_meanwhile;
+    last = cot_cuGraphLaunch(graph, NULL);
+}
+static void trimmed_before(void) {
+    launch_twice(&ahead);
+}
+static void trimmed_after(void) {
+    launch_twice(&within);
+}
+
 /* The driver calls the program back while it makes a context, which is current already. */
 static void called_back(void) {
     within = take_in_second;
@@ -285,6 +310,8 @@ int main(int argc, char **argv) {
                  {"view-came-again", view_came_again},
                  {"view-ended-in-free", view_ended_in_free},
                  {"heap-shared", heap_shared},
+                 {"trimmed-before", trimmed_before},
+                 {"trimmed-after", trimmed_after},
                  {"called-back", called_back},
                  {"one-waits", one_waits},
                  {"same-thread", same_thread},

@@ -27,6 +27,7 @@ static bool own_folder(char *path, size_t size) {
 }
 static void watch(const uint32_t *gate, const uint64_t *heartbeat, uint64_t *unknown) {}
 static void wanted(uint32_t engine) {}
+static void divert(const char *name) {} /* every call comes here */
 
 /* `real`: the driver's functions by name. `folder`: of limits page and ledger. */
 static void start_engine(void *(*real)(const char *name), const char *folder) {
@@ -37,7 +38,8 @@ static void start_engine(void *(*real)(const char *name), const char *folder) {
                                            .missing = missing,
                                            .folder = own_folder,
                                            .watch = watch,
-                                           .want_engine = wanted};
+                                           .want_engine = wanted,
+                                           .divert = divert};
     grant_folder = folder;
     services.real = real;
     services.thread = (char *)&own_thread - (char *)__builtin_thread_pointer();
