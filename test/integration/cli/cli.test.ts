@@ -150,7 +150,7 @@ const MISTAKES: readonly (readonly [args: readonly string[], says: RegExp])[] = 
   [['agent', '--set', 'intervalMs'], /^cotenant: --set intervalMs: want PATH=VALUE/],
   [['agent', '--config', '/nonexistent.yaml'], /^cotenant: \/nonexistent\.yaml: ENOENT/],
   [
-    ['agent', '--set', 'kubernetes.enabled=true', '--set', 'stateFolder=/nonexistent'],
+    ['agent', '--set', 'kubernetes.enabled=true', '--set', 'stateFolder=/tmp'],
     /^cotenant: kubernetes\.nodeName is missing/,
   ],
   [
