@@ -93,8 +93,8 @@ export async function optionsOf(config: KubeConfig, from: string): Promise<Reque
   return options;
 }
 
-/** The program finds in its environment what it is asked for (client-go, plugin/pkg/client/auth/exec/exec.go): some wait for
- * it on standard input elsewise. */
+/** The program finds the request in its environment (client-go, plugin/pkg/client/auth/exec/exec.go); without it, some
+ * programs wait for it on standard input. */
 function withRequest(exec: Exec): Exec {
   const { apiVersion = 'client.authentication.k8s.io/v1', env } = exec;
   const request = { apiVersion, kind: 'ExecCredential', spec: { interactive: false } };
